@@ -1,0 +1,25 @@
+if "run" not in config:
+
+    configfile: "config/config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/models.smk"
+include: "workflow/rules/prompts.smk"
+include: "workflow/rules/prefill.smk"
+include: "workflow/rules/recall.smk"
+include: "workflow/rules/online_lm.smk"
+include: "workflow/rules/attention_loss.smk"
+include: "workflow/rules/task_suite.smk"
+include: "workflow/rules/quantizer_error.smk"
+include: "workflow/rules/aggregate.smk"
+include: "workflow/rules/figures.smk"
+include: "workflow/rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        f"{REPORT}/README.md",
+        f"{REPORT}/samples.md",
+        FLOW.figures(),

@@ -1,0 +1,7 @@
+"""`python -m kvatlas`, the same as the `kvatlas` command."""
+
+import sys
+
+from kvatlas.cli import main
+
+sys.exit(main())

@@ -1,0 +1,145 @@
+"""Cells to trials: read the recall cells of a run, join the embedding cosines, write and read `trials.parquet`.
+
+Knows the trial schema; knows no statistics and no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kvatlas.errors import KvatlasError
+from kvatlas.files import atomic_path, read_jsonl
+
+SCHEMA: pa.Schema = pa.schema(
+    [
+        *((name, pa.string()) for name in ("study", "model", "arm", "method", "policy", "budget", "quantizer")),
+        *((name, pa.string()) for name in ("mode", "haystack")),
+        *((name, pa.int64()) for name in ("context", "seed", "depth")),
+        ("id", pa.string()),
+        ("hit", pa.bool_()),
+        ("answer", pa.string()),
+        ("output", pa.string()),
+        ("output_ids", pa.list_(pa.int64())),
+        *((name, pa.list_(pa.float64())) for name in ("gold_nlls", "ref_nlls", "self_nlls", "ref_kls")),
+        ("ref_top1", pa.list_(pa.bool_())),
+        *((name, pa.float64()) for name in ("hidden_cosine", "embed_cosine", "needle_retained", "slots")),
+        *((name, pa.int64()) for name in ("prompt_tokens", "full_slots")),
+        *((name, pa.int64()) for name in ("resident_bytes", "payload_bytes", "peak_bytes", "full_bf16_bytes")),
+        ("tokens_written", pa.int64()),
+        ("cell", pa.string()),
+    ]
+)
+"""Columns of trials.parquet: NLLs in nats per token, sizes in bytes per prompt, `slots` kept per layer and KV head."""
+
+JOINED = ("embed_cosine", "cell")
+NULLABLE = ("needle_retained", "depth", "hidden_cosine", "embed_cosine")
+SPEC_KEYS = ("study", "model", "arm", "mode", "context")
+
+Trial = dict[str, Any]
+
+
+def load(paths: Iterable[Path | str], embeddings: Path | str | Sequence[Path | str] | None = None) -> list[Trial]:
+    """Read recall cells into one list of trials, with `cell` (the file) and `embed_cosine` (None without `embeddings`).
+
+    `embeddings` is one file per model, named after it. Raises KvatlasError that names the cell when it is
+    empty, truncated, has no header, lacks a field, holds a trial twice or a trial of another cell, or when
+    a trial has no embedding.
+    """
+    trials: list[Trial] = []
+    for path in sorted(Path(p) for p in paths):
+        trials.extend(_read_cell(path))
+    _refuse_duplicates(trials)
+    if embeddings is not None:
+        files = [embeddings] if isinstance(embeddings, (str, Path)) else list(embeddings)
+        _join_embeddings(trials, [Path(file) for file in files])
+    return trials
+
+
+def write_parquet(trials: Sequence[Mapping[str, Any]], path: Path | str) -> None:
+    """Write trials to Parquet with the typed columns of `SCHEMA`, atomically."""
+    columns = {name: [trial.get(name) for trial in trials] for name in SCHEMA.names}
+    try:
+        table = pa.table(columns, schema=SCHEMA)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise KvatlasError(
+            f"{path}: a trial has a value of the wrong type ({error}); delete its cell and run again"
+        ) from error
+    with atomic_path(path) as part:
+        pq.write_table(table, part, compression="zstd")
+
+
+def read_parquet(path: Path | str) -> list[Trial]:
+    """Read the trials that `write_parquet` wrote. Raises KvatlasError when the file is missing or is not Parquet."""
+    try:
+        table = pq.read_table(path, schema=SCHEMA)
+    except FileNotFoundError as error:
+        raise KvatlasError(f"{path}: no such file; build it with snakemake") from error
+    except (pa.ArrowInvalid, OSError) as error:
+        raise KvatlasError(
+            f"{path}: not a readable Parquet file of trials ({error}); delete it and run again"
+        ) from error
+    rows: list[Trial] = table.to_pylist()
+    return rows
+
+
+def _read_cell(path: Path) -> list[Trial]:
+    header, *rows = read_jsonl(path) or [None]
+    if not isinstance(header, dict) or not isinstance(header.get("cell"), dict):
+        raise KvatlasError(
+            f"{path}: its first line is not a cell header; delete the cell and run the same command again"
+        )
+    if not rows:
+        raise KvatlasError(f"{path}: holds no trials; delete the cell and run the same command again")
+    spec = header["cell"]
+    for number, row in enumerate(rows, start=2):
+        _check_trial(row, spec, f"{path}:{number}")
+    return [{"embed_cosine": None, **row, "cell": path.as_posix()} for row in rows]
+
+
+def _check_trial(row: Any, spec: Mapping[str, Any], where: str) -> None:
+    missing = sorted(set(SCHEMA.names) - set(JOINED) - set(row)) if isinstance(row, dict) else ["all fields"]
+    if missing:
+        raise KvatlasError(
+            f"{where}: a trial lacks {', '.join(missing)}; delete the cell and run the same command again"
+        )
+    for key in set(SCHEMA.names) - set(JOINED) - set(NULLABLE):
+        if row[key] is None:
+            raise KvatlasError(f"{where}: {key} is null; delete the cell and run the same command again")
+    for key in SPEC_KEYS:
+        if key in spec and row[key] != spec[key]:
+            raise KvatlasError(
+                f"{where}: a trial of {key} {row[key]!r} in a cell of {spec[key]!r}; "
+                "delete the cell and run the same command again"
+            )
+
+
+def _refuse_duplicates(trials: Sequence[Trial]) -> None:
+    seen: dict[tuple[Any, ...], str] = {}
+    for trial in trials:
+        key = tuple(trial[name] for name in ("study", "model", "arm", "mode", "id"))
+        if key in seen:
+            raise KvatlasError(f"{trial['cell']}: trial {trial['id']} is also in {seen[key]}; delete the older cell")
+        seen[key] = trial["cell"]
+
+
+def _join_embeddings(trials: Sequence[Trial], files: Sequence[Path]) -> None:
+    cosines = {
+        (file.name.removesuffix(".jsonl"), row["study"], row["arm"], row["group"], row["id"]): row["embed_cosine"]
+        for file in files
+        for row in read_jsonl(file)
+    }
+    for trial in trials:
+        group = Path(trial["cell"]).stem
+        key = (trial["model"], trial["study"], trial["arm"], group, trial["id"])
+        # The floor arm answers without the context: whether its output is embedded is the run's choice.
+        if key not in cosines and trial["mode"] != "floor":
+            raise KvatlasError(
+                f"{trial['cell']}: trial {trial['id']} has no embedding of model {trial['model']}; "
+                "delete the embeddings file and run the same command again"
+            )
+        trial["embed_cosine"] = cosines.get(key)

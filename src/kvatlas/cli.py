@@ -1,0 +1,88 @@
+"""The `kvatlas` command: a thin parser. A user's mistake ends in one line on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kvatlas import commands
+from kvatlas.config import DEFAULT_FILE
+from kvatlas.errors import KvatlasError
+
+Handler = Callable[[argparse.Namespace], None]
+USER_ERROR = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code; unexpected errors keep their traceback."""
+    args = parser().parse_args(argv)
+    try:
+        args.handler(args)
+    except KvatlasError as error:
+        print(f"kvatlas: error: {error}", file=sys.stderr)
+        return USER_ERROR
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Build the parser with all commands."""
+    top = argparse.ArgumentParser(prog="kvatlas", description="What it costs to shrink an LLM's KV cache, measured.")
+    commands_of = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def command(name: str, handler: Handler, text: str) -> argparse.ArgumentParser:
+        made = commands_of.add_parser(name, help=text, description=text)
+        made.set_defaults(handler=handler)
+        return made
+
+    for name, handler, text in (
+        ("validate", commands.validate, "Validate a configuration."),
+        ("plan", commands.show_plan, "Print jobs, prefills, disk and tokens of a configuration."),
+        ("check", commands.check, "Compare the stored cells of a run with the current code and configuration."),
+    ):
+        _with_config(command(name, handler, text))
+    why = command("why", commands.why, "Tell what would make a file of a run again, and because of what.")
+    why.add_argument("path", help="a file of results/ or reports/")
+    _with_config(why)
+    _add_job_commands(command)
+    return top
+
+
+def _with_config(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--configfile", default=DEFAULT_FILE, help=f"configuration (default: {DEFAULT_FILE})")
+
+
+def _add_job_commands(command: Callable[[str, Handler, str], argparse.ArgumentParser]) -> None:
+    """The commands that the workflow's jobs run."""
+    for name, handler, text in (
+        ("fetch-model", commands.fetch_model, "Fetch a model into resources/."),
+        ("fetch-text", commands.fetch_text, "Fetch a text into resources/."),
+    ):
+        made = command(name, handler, text)
+        made.add_argument("--name", required=True)
+        made.add_argument("--entry", required=True, help="the catalog entry, JSON")
+        made.add_argument("--output", type=Path, required=True)
+    cell = _job(command("cell", commands.cell, "Run one cell of the grid."))
+    cell.add_argument("--input", nargs="*", default=[], metavar="NAME=PATH")
+    cell.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
+    _job(command("seal", commands.seal, "Check the cells of a group and release its prefill."))
+    aggregate = _job(command("aggregate", commands.aggregate, "Aggregate the cells of a study."))
+    aggregate.add_argument("--study", required=True)
+    _job(command("results", commands.results, "Write results.json and the other data of the report."))
+    figure = _job(command("figure", commands.figure, "Draw one figure of a report."), spec=False)
+    figure.add_argument("--name", required=True)
+    figure.add_argument("--report", type=Path, required=True, help="the report's folder")
+    _job(command("pages", commands.pages, "Write the pages of a report."), spec=False)
+
+
+def _job(made: argparse.ArgumentParser, *, spec: bool = True) -> argparse.ArgumentParser:
+    if spec:
+        made.add_argument("--spec", required=True, help="everything that decides the output, JSON")
+    made.add_argument("--code", help="the fingerprint that the code must have")
+    made.add_argument("--output", type=Path, required=True)
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

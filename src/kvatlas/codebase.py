@@ -1,0 +1,96 @@
+"""Which of our modules, data files and packages each step of the pipeline depends on.
+
+`kvatlas.fingerprint` hashes what this module names. Dynamic imports (policies, quantizers, figures) are named here,
+because a static closure does not see them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kvatlas import methods
+from kvatlas.cells import EMBED, PROMPTS
+from kvatlas.compression.registry import POLICIES, QUANTIZERS
+from kvatlas.errors import KvatlasError
+from kvatlas.prompt_files import TASKS
+from kvatlas.fingerprint import MODEL_PACKAGES, REPOSITORY, SOURCE_ROOT, TABLE_PACKAGES, Explanation, explain
+
+
+CLAIMS_FILE = "config/claims.yaml"
+PUBLISHED_FOLDER = "config/published"
+FIGURES_FOLDER = "src/kvatlas/reporting/figures"
+TEMPLATES_FOLDER = "src/kvatlas/reporting/templates"
+
+
+def cell_code(spec: Mapping[str, Any], *, track_versions: bool = True) -> Explanation:
+    """Explain the code of a cell: its experiment, and of policies and quantizers only those that its arm names."""
+    kind = spec["kind"]
+    if kind == PROMPTS:
+        modules = ["kvatlas.prompt_files", TASKS[spec["study"]]]
+    else:
+        modules = [f"kvatlas.experiments.{kind}"]
+    notes = {}
+    named = (
+        ("policy", POLICIES, spec.get("policy", {}).get("name", methods.FULL)),
+        ("quantizer", QUANTIZERS, spec.get("quantizer", methods.NO_QUANTIZER)),
+    )
+    for label, table, name in named:
+        module = methods.module_of(table, name)
+        if module is not None:
+            modules.append(module)
+            notes[f"{label} {name}"] = table[name]
+    extra = ("sentence-transformers",) if kind == EMBED else ()
+    return explain(modules, packages=(*MODEL_PACKAGES, *extra) if track_versions else (), notes=notes)
+
+
+def fetch_code(kind: str) -> Explanation:
+    """Explain the code that fetches a `model` or a `text`."""
+    return explain(["kvatlas.lm.sources"] if kind == "model" else ["kvatlas.lm.texts"])
+
+
+def table_code(study: str) -> Explanation:
+    """Explain the code and claims that turn a study's cells into its table."""
+    return explain(["kvatlas.results", f"kvatlas.analysis.{study}"], [CLAIMS_FILE], TABLE_PACKAGES)
+
+
+def results_code() -> Explanation:
+    """Explain the code, claims and published numbers that turn tables into the report's data."""
+    published = files_in(PUBLISHED_FOLDER, ".csv")
+    return explain(["kvatlas.results"], [CLAIMS_FILE, *published], TABLE_PACKAGES)
+
+
+def figure_code(name: str) -> Explanation:
+    """Explain the code of one figure."""
+    return explain([f"kvatlas.reporting.figures.{name}"], packages=("matplotlib",))
+
+
+def pages_code() -> Explanation:
+    """Explain the code and templates of the pages; captions come from the figures' modules."""
+    figures = [f"kvatlas.reporting.figures.{name}" for name in figure_names()]
+    return explain(["kvatlas.reporting.render", *figures], files_in(TEMPLATES_FOLDER, ".j2"))
+
+
+def figure_names() -> list[str]:
+    """The figures there are, by their files, without importing a plotting library."""
+    names = [Path(path).stem for path in files_in(FIGURES_FOLDER, ".py")]
+    found = [name for name in names if name[0] == "f" and name[1:].partition("_")[0].isdigit()]
+    return sorted(found, key=lambda name: (int(name[1:].partition("_")[0]), name))
+
+
+def files_in(folder: str, suffix: str) -> list[str]:
+    """The files of a repository folder with a suffix, as sorted paths relative to the repository."""
+    try:
+        names = os.listdir(REPOSITORY / folder)
+    except FileNotFoundError as error:
+        raise KvatlasError(f"{folder}: no such folder; restore it from the repository") from error
+    return [f"{folder}/{name}" for name in sorted(names) if name.endswith(suffix)]
+
+
+def why_missing(kind: str) -> str | None:
+    """Say that a kind of cell cannot run in this version, or return None when it can."""
+    module = f"kvatlas.experiments.{kind}"
+    known = kind == PROMPTS or methods.source_file(module, SOURCE_ROOT) is not None
+    return None if known else f"module {module} does not exist in this version"

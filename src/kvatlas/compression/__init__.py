@@ -1,0 +1,1 @@
+"""KV cache compression: budgets, eviction and clustering policies, quantizers."""

@@ -1,0 +1,140 @@
+"""Attention-weighted E-Means: the middle of the cache is replaced by barycentres of its keys and values.
+
+`emeans_post_rope` clusters keys as they are stored. `emeans_pre_rope` undoes the rotation exactly (k_pre = R(-p) k),
+clusters, and rotates each centroid to its weighted mean position, which is fractional. Hybrids keep a share of the
+middle as exact slots first, and cluster the rest. With `mass_bias`, log(members) is added to a centroid's attention
+logit, because a slot that stands for m tokens would otherwise be attended m times too little (arXiv 2210.09461).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from kvatlas.compression.budget import SlotBudget
+from kvatlas.compression.clustering import assign, barycentres, member_sums
+from kvatlas.compression.policies.base import Policy, PromptContext
+from kvatlas.compression.policies.snapkv import WindowVote
+from kvatlas.compression.selection import top_slots
+from kvatlas.lm.cache import ATTENTION, MASS, OBSERVERS, POSITION, CompressedLayer, Observation, take_slots
+
+
+@dataclass(frozen=True)
+class EMeans(WindowVote, Policy):
+    """Replace the middle by as many barycentres as the budget allows.
+
+    Args:
+        weights: what a slot weighs in a barycentre: its pooled `window` vote, its `cumulative` attention, or `uniform`.
+        n_iter: Lloyd steps. mass_bias: attend to a centroid in proportion to its members.
+        window, kernel, pooling: see `WindowVote`.
+    """
+
+    pre_rope: ClassVar[bool] = False
+
+    weights: Literal["window", "cumulative", "uniform"] = "window"
+    n_iter: int = 5
+    mass_bias: bool = False
+
+    def observation(self) -> Observation:
+        """Ask for the statistics that the weights need."""
+        if self.weights == "cumulative":
+            return Observation(cumulative=True, windows=(self.window,))
+        return Observation(windows=(self.window,))
+
+    def n_exact(self, n_mid: int) -> int:
+        """Return how many of the middle's slots are kept as they are."""
+        return 0
+
+    def exact_scores(self, layer: CompressedLayer, context: PromptContext) -> Tensor:
+        """Return what decides which slots are kept as they are, `[B, K, S]`; only hybrids need it."""
+        return self.pooled_vote(layer)
+
+    def slot_weights(self, layer: CompressedLayer) -> Tensor:
+        """Return a weight above 0 for each slot, `[B, K, S]`."""
+        if self.weights == "window":
+            return self.pooled_vote(layer) + 1e-6
+        if self.weights == "cumulative":
+            return layer.columns[ATTENTION] + 1e-6
+        return torch.ones_like(layer.positions())
+
+    def compress(self, layer: CompressedLayer, budget: SlotBudget, context: PromptContext) -> None:
+        """Keep sinks, recent slots and the hybrid's exact slots; cluster everything else."""
+        layer.columns[POSITION] = layer.positions()
+        layer.columns.setdefault(MASS, torch.ones_like(layer.columns[POSITION]))
+        layer.mass_bias = self.mass_bias
+        stay = self._exact_index(layer, budget, context)
+        leave = _complement(stay, layer.n_slots)
+        columns = dict(layer.columns, weight=self.slot_weights(layer))
+        keys, values = layer.store.read()
+        merged = self._merge(
+            take_slots(keys, leave),
+            take_slots(values, leave),
+            {name: take_slots(column, leave) for name, column in columns.items()},
+            budget.total - stay.shape[-1],
+            context,
+        )
+        joined = {name: torch.cat([take_slots(columns[name], stay), merged[2][name]], dim=2) for name in layer.columns}
+        order = joined[POSITION].sort(dim=-1, stable=True).indices
+        layer.replace(
+            take_slots(torch.cat([take_slots(keys, stay), merged[0]], dim=2), order),
+            take_slots(torch.cat([take_slots(values, stay), merged[1]], dim=2), order),
+            {name: take_slots(column, order) for name, column in joined.items()},
+        )
+
+    def _exact_index(self, layer: CompressedLayer, budget: SlotBudget, context: PromptContext) -> Tensor:
+        lead = layer.columns[POSITION].shape[:2]
+        slots = torch.arange(layer.n_slots, device=layer.columns[POSITION].device)
+        first_recent = layer.n_slots - budget.n_recent
+        ends = torch.cat([slots[: budget.n_sinks], slots[first_recent:]]).expand(*lead, -1)
+        n_exact = self.n_exact(budget.n_mid)
+        if n_exact == 0:
+            return ends
+        scores = self.exact_scores(layer, context)[..., budget.n_sinks : first_recent]
+        return torch.cat([ends, top_slots(scores, n_exact) + budget.n_sinks], dim=-1).sort(dim=-1).values
+
+    def _merge(
+        self, keys: Tensor, values: Tensor, columns: dict[str, Tensor], n_clusters: int, context: PromptContext
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        lead, weights = keys.shape[:2], columns["weight"].flatten(0, 1)
+        base = context.rotary.move(keys, columns[POSITION], 0.0) if self.pre_rope else keys
+        cluster = assign(base.flatten(0, 1), weights, n_clusters, self.n_iter)
+        averaged = torch.stack([columns[POSITION], columns.get(OBSERVERS, columns[POSITION])], dim=-1)
+        new_keys, new_values, means = (
+            rows.unflatten(0, lead)
+            for rows in barycentres(
+                cluster, n_clusters, weights, base.flatten(0, 1), values.flatten(0, 1), averaged.flatten(0, 1)
+            )
+        )
+        new_columns = {
+            name: member_sums(cluster, n_clusters, column.flatten(0, 1)).unflatten(0, lead)
+            for name, column in columns.items()
+            if name not in (POSITION, OBSERVERS)
+        }
+        new_columns[POSITION] = means[..., 0]
+        if OBSERVERS in columns:
+            new_columns[OBSERVERS] = means[..., 1]
+        if self.pre_rope:
+            new_keys = context.rotary.move(new_keys, 0.0, new_columns[POSITION])
+        return new_keys.to(keys.dtype), new_values.to(values.dtype), new_columns
+
+
+@dataclass(frozen=True)
+class EMeansPostRope(EMeans):
+    """Cluster the stored, rotated keys."""
+
+
+@dataclass(frozen=True)
+class EMeansPreRope(EMeans):
+    """Cluster keys with their rotation undone, and rotate each centroid to its mean position."""
+
+    pre_rope: ClassVar[bool] = True
+
+
+def _complement(index: Tensor, n_slots: int) -> Tensor:
+    """Return the slots of each head that `index` `[B, K, n]` leaves out, ascending, `[B, K, n_slots - n]`."""
+    taken = torch.zeros(*index.shape[:2], n_slots, dtype=torch.bool, device=index.device)
+    taken.scatter_(2, index, True)
+    return taken.to(torch.int8).sort(dim=-1, stable=True).indices[..., : n_slots - index.shape[-1]]

@@ -1,0 +1,33 @@
+"""SnapKV + pre-RoPE E-Means: most of the middle is selected by SnapKV, the rest becomes centroids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from kvatlas.compression.policies.base import PromptContext
+from kvatlas.compression.policies.emeans import EMeans
+from kvatlas.lm.cache import CompressedLayer
+
+
+@dataclass(frozen=True)
+class SnapKVEMeans(EMeans):
+    """Keep a share of the middle by the pooled vote of the observation window, and cluster the rest before RoPE.
+
+    Args:
+        exact_share: share of the middle's budget that is exact.
+    """
+
+    pre_rope: ClassVar[bool] = True
+
+    exact_share: float = 0.8
+
+    def n_exact(self, n_mid: int) -> int:
+        """Return the exact share of `n_mid`, rounded down."""
+        return int(n_mid * self.exact_share)
+
+    def exact_scores(self, layer: CompressedLayer, context: PromptContext) -> Tensor:
+        """Return SnapKV's scores `[B, K, S]`."""
+        return self.selection_scores(layer)

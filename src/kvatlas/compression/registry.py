@@ -1,0 +1,60 @@
+"""The names of policies and quantizers, and where each one lives.
+
+A name maps to a module lazily: building one arm imports that arm's module and no other, and the code fingerprint of a
+cell covers exactly what it imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from kvatlas.errors import KvatlasError
+
+if TYPE_CHECKING:
+    from kvatlas.compression.policies.base import Policy
+
+_POLICIES = "kvatlas.compression.policies"
+
+POLICIES: dict[str, str] = {
+    "naive_drop": f"{_POLICIES}.naive_drop:NaiveDrop",
+    "random": f"{_POLICIES}.random:Random",
+    "streaming_llm": f"{_POLICIES}.streaming_llm:StreamingLLM",
+    "sink_recent": f"{_POLICIES}.sink_recent:SinkRecent",
+    "h2o": f"{_POLICIES}.h2o:H2O",
+    "snapkv": f"{_POLICIES}.snapkv:SnapKV",
+    "emeans_post_rope": f"{_POLICIES}.emeans:EMeansPostRope",
+    "emeans_pre_rope": f"{_POLICIES}.emeans:EMeansPreRope",
+    "pinned_emeans": f"{_POLICIES}.pinned_emeans:PinnedEMeans",
+    "snapkv_emeans": f"{_POLICIES}.snapkv_emeans:SnapKVEMeans",
+}
+
+QUANTIZERS: dict[str, str] = {}
+
+
+def find(table: Mapping[str, str], name: str, kind: str) -> Any:
+    """Import and return what `name` stands for in `table`. Raises KvatlasError for an unknown name."""
+    if name not in table:
+        raise KvatlasError(f"{kind}: '{name}' is unknown; use one of {', '.join(sorted(table))}")
+    module, _, attribute = table[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+FULL = "full"
+
+
+def make_policy(spec: Mapping[str, Any]) -> Policy | None:
+    """Build the policy of an arm from `{"name": ..., **parameters}`; None for the full cache.
+
+    Raises KvatlasError for an unknown policy, or for parameters that it does not take.
+    """
+    if spec["name"] == FULL:
+        return None
+    parameters = {key: value for key, value in spec.items() if key != "name"}
+    cls = find(POLICIES, spec["name"], "policy")
+    try:
+        policy: Policy = cls(**parameters)
+    except TypeError as error:
+        raise KvatlasError(f"policy {spec['name']}: {error}") from error
+    return policy

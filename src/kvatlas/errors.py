@@ -1,0 +1,7 @@
+"""The one exception that users are meant to see."""
+
+from __future__ import annotations
+
+
+class KvatlasError(Exception):
+    """A user's mistake or a missing resource, told in one line that names the key, file or cell and the way out."""

@@ -1,0 +1,1 @@
+"""What one cell of the grid does: read its inputs, run the model, write its trials."""

@@ -1,0 +1,100 @@
+"""Reading and writing the pipeline's files: atomic, checksummed, deterministic.
+
+A file appears under its final name only when it is complete: a killed run leaves at most a `.part` file behind.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from kvatlas.errors import KvatlasError
+
+
+@contextmanager
+def atomic_path(path: Path | str) -> Iterator[Path]:
+    """Yield a temporary path beside `path` and rename it to `path` when the block ends without an error.
+
+    Raises KvatlasError when the disk is full; the temporary file is removed on every error.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        yield part
+        os.replace(part, target)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise KvatlasError(
+                f"{target}: no space left on the disk; free some and run the same command again"
+            ) from error
+        raise
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Write `text` as UTF-8, atomically."""
+    with atomic_path(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def dump_json(value: Any, *, indent: int | None = None) -> str:
+    """Render `value` as JSON with sorted keys; NaN and infinity are refused, because no reader agrees on them."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, indent=indent)
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    """Write `value` as indented JSON with sorted keys, atomically."""
+    write_text(path, dump_json(value, indent=1) + "\n")
+
+
+def read_json(path: Path | str) -> Any:
+    """Read one JSON file. Raises KvatlasError that names the file when it is missing or broken."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise KvatlasError(f"{path}: no such file; build it with snakemake") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise KvatlasError(f"{path}: not valid JSON ({error}); delete it and run the same command again") from error
+
+
+def write_jsonl(path: Path | str, rows: Iterable[Any]) -> None:
+    """Write one JSON value per line, atomically."""
+    with atomic_path(path) as part, part.open("w", encoding="utf-8") as stream:
+        for row in rows:
+            stream.write(dump_json(row) + "\n")
+
+
+def read_jsonl(path: Path | str) -> list[Any]:
+    """Read one JSON value per line. Raises KvatlasError that names the file and line when it is truncated or broken."""
+    rows: list[Any] = []
+    try:
+        with Path(path).open(encoding="utf-8") as stream:
+            for number, line in enumerate(stream, start=1):
+                if not line.endswith("\n"):
+                    raise KvatlasError(f"{path}:{number}: truncated; delete the file and run the same command again")
+                rows.append(json.loads(line))
+    except FileNotFoundError as error:
+        raise KvatlasError(f"{path}: no such file; build it with snakemake") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise KvatlasError(
+            f"{path}:{len(rows) + 1}: not valid JSON; delete the file and run the same command again"
+        ) from error
+    return rows
+
+
+def checksum(path: Path | str, algorithm: Callable[[], Any] = xxhash.xxh3_128) -> str:
+    """Hash a file in chunks; the default (XXH3, 128 bits) finds corruption at disk speed, sha256 authenticates."""
+    digest = algorithm()
+    with Path(path).open("rb") as stream:
+        while chunk := stream.read(1 << 22):
+            digest.update(chunk)
+    return str(digest.hexdigest())

@@ -1,0 +1,1 @@
+"""Language models and their inside: sources, loading, chat prompts, the attention tap and the KV cache."""

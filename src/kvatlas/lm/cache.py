@@ -1,0 +1,284 @@
+"""The KV cache that is physically made smaller.
+
+A `CompressedCache` is a list of layers. Each layer holds its slots in a *store* (full precision here; quantized stores
+live in `kvatlas.compression.quantizers`) and, beside them, per-slot *columns*: the original position, the number of
+tokens that a slot stands for, and the attention statistics that a policy reads. Whatever selects slots selects their
+columns with them. The cache knows nothing of policies: it selects or replaces slots when told to, and counts bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from kvatlas.errors import KvatlasError
+from kvatlas.lm.attention import attention_mass
+
+POSITION = "position"
+MASS = "mass"
+ATTENTION = "attention"
+OBSERVERS = "observers"
+
+
+def vote_column(window: int) -> str:
+    """Name the column with the attention of the last `window` queries."""
+    return f"vote{window}"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Which attention statistics a cache keeps: the cumulative sum, and the votes of the last `windows` queries."""
+
+    cumulative: bool = False
+    windows: tuple[int, ...] = ()
+
+
+class KVStore(Protocol):
+    """Where one layer keeps keys and values; every method returns or replaces tensors and never edits them in place."""
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        """Write new slots, `[B, K, Q, d]` each."""
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        """Return keys and values of all slots, `[B, K, S, d]` each, in the model's dtype."""
+
+    def select(self, index: Tensor) -> None:
+        """Keep the slots `index` `[B, K, n]` of each head, in that order."""
+
+    def replace(self, keys: Tensor, values: Tensor) -> None:
+        """Forget all slots and write these instead, `[B, K, S', d]` each."""
+
+    def fork(self) -> Self:
+        """Return a copy that can be written without changing this one."""
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield every tensor that is held."""
+
+    def unselectable_recent(self) -> int:
+        """Return how many of the newest slots the storage format cannot evict (0 for most)."""
+
+
+class PlainStore:
+    """Keys and values as they come, in the model's dtype."""
+
+    def __init__(self, keys: Tensor | None = None, values: Tensor | None = None) -> None:
+        self.keys, self.values = keys, values
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        """Write new slots."""
+        self.keys = keys if self.keys is None else torch.cat([self.keys, keys], dim=2)
+        self.values = values if self.values is None else torch.cat([self.values, values], dim=2)
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        """Return all slots."""
+        if self.keys is None or self.values is None:
+            raise KvatlasError("cache: it was read before anything was written to it")
+        return self.keys, self.values
+
+    def select(self, index: Tensor) -> None:
+        """Keep the slots `index`."""
+        keys, values = self.read()
+        self.keys, self.values = take_slots(keys, index), take_slots(values, index)
+
+    def replace(self, keys: Tensor, values: Tensor) -> None:
+        """Write these slots instead of all others."""
+        self.keys, self.values = keys, values
+
+    def fork(self) -> PlainStore:
+        """Copy; the tensors are shared, because they are never edited in place."""
+        return PlainStore(self.keys, self.values)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield keys and values."""
+        yield from (tensor for tensor in (self.keys, self.values) if tensor is not None)
+
+    def unselectable_recent(self) -> int:
+        """Return 0: every slot can go."""
+        return 0
+
+
+def take_slots(tensor: Tensor, index: Tensor) -> Tensor:
+    """Gather slots `index` `[B, K, n]` of a `[B, K, S]` or `[B, K, S, d]` tensor."""
+    if tensor.dim() == 3:
+        return tensor.gather(2, index)
+    return tensor.gather(2, index[..., None].expand(-1, -1, -1, tensor.shape[-1]))
+
+
+class CompressedLayer(CacheLayerMixin):
+    """One layer's slots: a store, and columns `[B, K, S]` that are selected along with it."""
+
+    is_sliding = False
+
+    def __init__(self, store: KVStore, observation: Observation) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.store = store
+        self.observation = observation
+        self.columns: dict[str, Tensor] = {}
+        self.n_slots = 0
+        self.mass_bias = False
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Do nothing: a store takes its shape from the first write."""
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Write new slots and return all slots, as the attention reads them. Called by the model."""
+        self.is_initialized = True
+        self.store.append(key_states, value_states)
+        self.n_slots += key_states.shape[2]
+        for name, fill in self._new_columns(key_states).items():
+            old = self.columns.get(name)
+            self.columns[name] = fill if old is None else torch.cat([old, fill], dim=2)
+        return self.store.read()
+
+    def _new_columns(self, keys: Tensor) -> dict[str, Tensor]:
+        zeros = torch.zeros(keys.shape[:3], dtype=torch.float32, device=keys.device)
+        new = dict.fromkeys(self.statistics(), zeros)
+        if MASS in self.columns:
+            new[MASS] = torch.ones_like(zeros)
+        return new
+
+    def statistics(self) -> list[str]:
+        """Return the names of the columns that hold attention statistics."""
+        names = [vote_column(window) for window in self.observation.windows]
+        return names + ([ATTENTION, OBSERVERS] if self.observation.cumulative else [])
+
+    def set_positions(self, first: int, n_new: int) -> None:
+        """Record that the last `n_new` slots hold the tokens from position `first` on, once positions are explicit."""
+        if POSITION not in self.columns:
+            return
+        old = self.columns[POSITION]
+        new = torch.arange(first, first + n_new, dtype=torch.float32, device=old.device)
+        self.columns[POSITION] = torch.cat([old, new.expand(*old.shape[:2], n_new)], dim=2)
+
+    def positions(self) -> Tensor:
+        """Return each slot's original position, `[B, K, S]` float32; implicit (0, 1, ...) until something is evicted."""
+        if POSITION in self.columns:
+            return self.columns[POSITION]
+        keys, _ = self.store.read()
+        steps = torch.arange(self.n_slots, dtype=torch.float32, device=keys.device)
+        return steps.expand(*keys.shape[:2], self.n_slots)
+
+    def bias(self) -> Tensor | None:
+        """Return log(mass) `[B, K, S]` where slots are weighted by the tokens they stand for, else None."""
+        return self.columns[MASS].log() if self.mass_bias and MASS in self.columns else None
+
+    def observe(self, query: Tensor, key: Tensor, scaling: float) -> None:
+        """Add what the new queries `[B, H, Q, d]` see of the keys `[B, K, S, d]` to the statistics.
+
+        A vote is the attention of the last `window` queries. When fewer come at once, the older votes fade by the share
+        of the window that the new ones take, so that the column stays the vote of about `window` queries.
+        """
+        n_queries, bias = query.shape[2], self.bias()
+        if self.observation.cumulative:
+            self.columns[ATTENTION] = self.columns[ATTENTION] + attention_mass(query, key, scaling, bias)
+            seen = torch.full((self.n_slots,), float(n_queries), device=key.device)
+            seen[self.n_slots - n_queries :] = torch.arange(n_queries, 0, -1, dtype=torch.float32, device=key.device)
+            self.columns[OBSERVERS] = self.columns[OBSERVERS] + seen
+        for window in self.observation.windows:
+            name, fresh = vote_column(window), min(window, n_queries)
+            vote = attention_mass(query, key, scaling, bias, last=fresh)
+            self.columns[name] = self.columns[name] * (1 - fresh / window) + vote
+
+    def select(self, index: Tensor) -> None:
+        """Keep the slots `index` `[B, K, n]` of each head, ascending, and their columns."""
+        self.columns[POSITION] = self.positions()
+        self.store.select(index)
+        self.columns = {name: take_slots(column, index) for name, column in self.columns.items()}
+        self.n_slots = index.shape[2]
+
+    def replace(self, keys: Tensor, values: Tensor, columns: dict[str, Tensor]) -> None:
+        """Write other slots instead, `[B, K, S', d]`, with all their columns `[B, K, S']`."""
+        self.store.replace(keys, values)
+        self.columns = columns
+        self.n_slots = keys.shape[2]
+
+    def fork(self) -> CompressedLayer:
+        """Return a copy that can be written without changing this one."""
+        copy = CompressedLayer(self.store.fork(), self.observation)
+        copy.columns, copy.n_slots, copy.mass_bias = dict(self.columns), self.n_slots, self.mass_bias
+        copy.is_initialized = self.is_initialized
+        return copy
+
+    def get_seq_length(self) -> int:
+        """Return the number of slots held."""
+        return self.n_slots
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return (slots after the next write, 0); only transformers asks."""
+        return self.n_slots + query_length, 0
+
+    def get_max_length(self) -> int:
+        """Return -1: no limit."""
+        return -1
+
+
+class CompressedCache(Cache):
+    """A KV cache of `n_layers` layers that policies make smaller.
+
+    Args:
+        n_layers: layers of the model.
+        observation: the attention statistics that are kept for the policy.
+        make_store: builds the store of a layer; full precision by default.
+    """
+
+    layers: list[CompressedLayer]  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        n_layers: int,
+        observation: Observation | None = None,
+        make_store: Callable[[], KVStore] = PlainStore,
+    ) -> None:
+        seen = observation or Observation()
+        super().__init__(layers=[CompressedLayer(make_store(), seen) for _ in range(n_layers)])
+        self.tokens_written = 0
+        self.reindexed = False
+        self.peak_nbytes = 0
+
+    def bias(self, layer_idx: int) -> Tensor | None:
+        """Return what the attention adds to the logits of a layer's slots."""
+        return self.layers[layer_idx].bias()
+
+    def observe(self, layer_idx: int, query: Tensor, key: Tensor, scaling: float) -> None:
+        """Keep the statistics of one layer."""
+        self.layers[layer_idx].observe(query, key, scaling)
+
+    def next_position(self) -> int:
+        """Return the position of the next token: its true one, or its slot where positions are re-indexed."""
+        return max(layer.n_slots for layer in self.layers) if self.reindexed else self.tokens_written
+
+    def wrote(self, n_new: int) -> None:
+        """Close a forward pass that wrote `n_new` tokens: note their original positions and the peak size."""
+        for layer in self.layers:
+            layer.set_positions(self.tokens_written, n_new)
+        self.tokens_written += n_new
+        self.peak_nbytes = max(self.peak_nbytes, self.nbytes)
+
+    def stop_observing(self) -> None:
+        """Drop the attention statistics, and keep none from now on: nothing will be evicted any more."""
+        for layer in self.layers:
+            layer.observation = Observation()
+            layer.columns = {name: layer.columns[name] for name in (POSITION, MASS) if name in layer.columns}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of every tensor held, of all prompts: keys, values, scales, positions, masses and statistics."""
+        return self.payload_nbytes + sum(t.nbytes for layer in self.layers for t in layer.columns.values())
+
+    @property
+    def payload_nbytes(self) -> int:
+        """Bytes of keys and values with their scales and zero points alone, of all prompts."""
+        return sum(tensor.nbytes for layer in self.layers for tensor in layer.store.tensors())
+
+    def fork(self) -> CompressedCache:
+        """Return a copy that can be written without changing this one; the tensors are shared until then."""
+        copy = CompressedCache(0)
+        copy.layers = [layer.fork() for layer in self.layers]
+        copy.tokens_written, copy.reindexed, copy.peak_nbytes = self.tokens_written, self.reindexed, self.peak_nbytes
+        return copy

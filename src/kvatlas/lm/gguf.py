@@ -1,0 +1,57 @@
+"""GGUF to safetensors, once, through transformers' own GGUF reader.
+
+The only module of the fetching side that imports torch, and only inside its function.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from kvatlas.errors import KvatlasError
+
+
+def convert(label: str, gguf: Path, folder: Path) -> dict[str, str]:
+    """Write the model and the tokenizer of `gguf` to `folder` in hub layout; return the versions that did it.
+
+    Weights are stored in float32, as they come out of dequantization, so that no result depends on a cast.
+    Raises KvatlasError, starting with `label`, when transformers cannot read the file or misses a tensor.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    versions = {name: metadata.version(name) for name in ("transformers", "gguf")}
+    source: dict[str, Any] = {"gguf_file": gguf.name, "local_files_only": True}
+    auto: Any = AutoModelForCausalLM
+    try:
+        model, report = auto.from_pretrained(gguf.parent, dtype=torch.float32, output_loading_info=True, **source)
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **source)
+    except (ValueError, KeyError, IndexError, NotImplementedError) as error:
+        reason = " ".join(str(error).split())
+        raise KvatlasError(
+            f"{label}: transformers {versions['transformers']} cannot read {gguf.name}: {reason}"
+        ) from error
+    # A tensor that is not in the file would be drawn at random.
+    if missing := sorted(report["missing_keys"]):
+        raise KvatlasError(f"{label}: {gguf.name} lacks {len(missing)} tensors, the first is {missing[0]}")
+    del model.config.quantization_config
+    # A model read from GGUF refuses to be saved; one made without weights and given them does not.
+    with torch.device("meta"):
+        plain = auto.from_config(model.config, dtype=torch.float32)
+    plain.load_state_dict(model.state_dict(), assign=True)
+    plain.tie_weights()
+    plain.generation_config.eos_token_id = tokenizer.eos_token_id
+    plain.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    _share(folder)
+    return versions
+
+
+def _share(folder: Path) -> None:
+    """Give every file the usual permissions: safetensors creates its files readable by their owner only."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in folder.iterdir():
+        path.chmod(0o666 & ~mask)

@@ -1,0 +1,165 @@
+"""Loading a model folder, and the few ways in which experiments run it.
+
+Only safetensors are read, code from a model folder is never run. Everything above this module sees hidden states,
+logits and a `CompressedCache`; how a model is built stays inside transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from kvatlas.errors import KvatlasError
+from kvatlas.lm.attention import ATTENTION_NAME, AttentionTap
+from kvatlas.lm.cache import CompressedCache, KVStore, Observation, PlainStore
+from kvatlas.lm.rope import Rotary
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def pick_device(name: str) -> torch.device:
+    """Turn `auto`, `cpu`, `cuda` or `mps` into a device. Raises KvatlasError when it is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available.get(name, False):
+        usable = ", ".join(["auto", *(key for key, there in available.items() if there)])
+        raise KvatlasError(f"device: '{name}' is not available on this machine; use one of {usable}")
+    return torch.device(name)
+
+
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Turn `auto`, `fp32`, `bf16` or `fp16` into a dtype; `auto` is bf16 on CUDA and fp32 elsewhere."""
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    if name not in DTYPES:
+        raise KvatlasError(f"dtype: '{name}' is unknown; use auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A causal language model with its tokenizer, its rotation and its stop tokens."""
+
+    model: Any
+    tokenizer: Any
+    rotary: Rotary
+    stop_ids: tuple[int, ...]
+
+    @classmethod
+    def load(cls, folder: Path | str, device: str = "auto", dtype: str = "auto") -> LanguageModel:
+        """Load a folder in hub layout with safetensors weights.
+
+        Raises KvatlasError when the folder is incomplete or the architecture lacks the attention interface.
+        """
+        where = pick_device(device)
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                str(folder),
+                dtype=pick_dtype(dtype, where),
+                attn_implementation=ATTENTION_NAME,
+                use_safetensors=True,
+                local_files_only=True,
+            )
+            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        except (OSError, ValueError, KeyError) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise KvatlasError(
+                f"model folder {folder}: it cannot be loaded ({reason}); fetch the model again"
+            ) from error
+        nn.Module.to(model, where)
+        return cls.wrap(model, tokenizer)
+
+    @classmethod
+    def wrap(cls, model: Any, tokenizer: Any = None) -> LanguageModel:
+        """Wrap a model that is in memory already; it is switched to evaluation and to kvatlas' attention."""
+        if not getattr(type(model), "_supports_attention_backend", False):
+            raise KvatlasError(f"model: {type(model).__name__} does not support transformers' attention interface")
+        if "sliding_attention" in (getattr(model.config, "layer_types", None) or []):
+            raise KvatlasError(
+                "model: layers with sliding-window attention are not supported; use one with full attention"
+            )
+        model.set_attn_implementation(ATTENTION_NAME)
+        stops: set[int] = set()
+        generation = getattr(model, "generation_config", None)
+        for ids in (model.config.eos_token_id, getattr(generation, "eos_token_id", None)):
+            stops.update([ids] if isinstance(ids, int) else ids or [])
+        if tokenizer is not None and tokenizer.eos_token_id is not None:
+            stops.add(int(tokenizer.eos_token_id))
+        return cls(model.eval(), tokenizer, Rotary.of(model), tuple(sorted(stops)))
+
+    @property
+    def n_layers(self) -> int:
+        """Number of decoder layers."""
+        return int(self.model.config.num_hidden_layers)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return torch.device(next(self.model.parameters()).device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the weights and of an unquantized cache."""
+        dtype: torch.dtype = next(self.model.parameters()).dtype
+        return dtype
+
+    @property
+    def max_positions(self) -> int:
+        """Longest context that the model's configuration allows, in tokens."""
+        return int(self.model.config.max_position_embeddings)
+
+    def new_cache(
+        self, observation: Observation | None = None, make_store: Callable[[], KVStore] = PlainStore
+    ) -> CompressedCache:
+        """Return an empty cache for this model."""
+        return CompressedCache(self.n_layers, observation, make_store)
+
+    def ids(self, rows: list[list[int]]) -> Tensor:
+        """Put equally long lists of token ids on the model's device, `[B, T]`."""
+        return torch.tensor(rows, dtype=torch.long, device=self.device)
+
+    def forward(self, ids: Tensor, cache: CompressedCache, tap: AttentionTap | None = None) -> Tensor:
+        """Run the decoder over `ids` `[B, Q]` behind what the cache holds; returns the last hidden states `[B, Q, D]`.
+
+        Raises KvatlasError when a position would pass the model's limit.
+        """
+        first, n_new = cache.next_position(), ids.shape[1]
+        if first + n_new > self.max_positions:
+            raise KvatlasError(
+                f"context: position {first + n_new} is past the model's limit of {self.max_positions} tokens; "
+                "lower the context or new_tokens"
+            )
+        positions = torch.arange(first, first + n_new, device=ids.device)[None]
+        hidden: Tensor = self.model.base_model(
+            input_ids=ids, cache=cache, position_ids=positions, use_cache=True, tap=tap or cache
+        ).last_hidden_state
+        cache.wrote(n_new)
+        return hidden
+
+    def prefill(
+        self, ids: Tensor, cache: CompressedCache, block: int = 0, after_block: Callable[[], None] | None = None
+    ) -> Tensor:
+        """Write a prompt `[B, T]` in blocks of queries (0: at once); returns the last block's hidden states.
+
+        `after_block` is called when a block is in the cache, for schedules that compress while they stream.
+        """
+        hidden: Tensor | None = None
+        for part in ids.split(block or ids.shape[1], dim=1):
+            hidden = self.forward(part, cache)
+            if after_block is not None:
+                after_block()
+        if hidden is None:
+            raise KvatlasError("prompt: it holds no tokens")
+        return hidden
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        """Return next-token log-probabilities in fp32 for hidden states `[..., D]`."""
+        head: nn.Module = self.model.get_output_embeddings()
+        return torch.log_softmax(head(hidden).float(), dim=-1)

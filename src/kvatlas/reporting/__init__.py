@@ -1,0 +1,1 @@
+"""From tables to pages: figures, Jinja templates, cards and publishing; imports no torch."""

@@ -1,0 +1,275 @@
+"""Tables of what a run may say and rests on: gates, noise floor, claims, published numbers, provenance.
+
+Like `tables`, it knows no Markdown; claims arrive with their verdicts and are never judged here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from kvatlas.reporting import labels
+from kvatlas.reporting.tables import Record, Row, Table, build
+
+VERDICTS = ("supported", "contradicted", "not resolved", "not run")
+
+# The report discusses the needle study's claims under these heads; a claim that is in none of them
+# follows at the end.
+TOPICS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        "Clustering the cache",
+        (
+            "snapkv-beats-pure-clustering",
+            "pure-clustering-recalls-nothing",
+            "pre-rope-does-not-rescue-recall",
+            "pre-rope-lowers-reference-perplexity",
+            "mass-bias-lowers-reference-perplexity",
+        ),
+    ),
+    (
+        "Evicting tokens, and hybrids",
+        (
+            "snapkv-beats-naive-drop",
+            "snapkv-beats-streaming-llm",
+            "snapkv-beats-h2o",
+            "snapkv-beats-random",
+            "snapkv-beats-sink-recent",
+            "snapkv-beats-random-without-the-question",
+            "snapkv-outperforms-pinned",
+            "hybrid-below-snapkv",
+            "exact-slots-drive-recall",
+            "recall-falls-from-4x-to-8x",
+        ),
+    ),
+    (
+        "Where the needle lies",
+        (
+            "full-cache-loses-early-needles",
+            "streaming-llm-recalls-only-late-needles",
+            "window-policies-keep-late-needles",
+        ),
+    ),
+    (
+        "Exact recall and similar text",
+        ("snapkv-output-is-closer-than-clustering", "snapkv-4x-is-close-to-full"),
+    ),
+    (
+        "Reference and self perplexity",
+        (
+            "reference-perplexity-grows-with-the-ratio",
+            "self-perplexity-hides-the-ratio",
+            "reference-perplexity-sees-eviction",
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A claim as a page shows it: its verdict, its sentence, and the evidence in numbers."""
+
+    verdict: str
+    sentence: str
+    evidence: str
+    source: str
+    model: str
+
+
+def gates(results: Record) -> Table:
+    """Build the task-validity table: full cache and floor per model, study, mode and context."""
+    rows = []
+    for study in (results.get("studies") or {}).values():
+        for gate in (study or {}).get("gates") or []:
+            passed = bool(gate.get("passed"))
+            cells = (
+                labels.model_label(str(gate["model"])),
+                str(gate.get("study") or labels.DASH),
+                labels.mode_label(str(gate["mode"])),
+                str(gate["context"]),
+                labels.percent(gate.get("full_recall")),
+                labels.percent(gate.get("floor_recall")),
+                "compared" if passed else "shown, not compared",
+                str(gate.get("reason") or labels.DASH),
+            )
+            rows.append(Row(cells, not passed))
+    columns = ("Model", "Study", "Mode", "Context", "Full cache", "Without context", "Arms are", "Reason")
+    return build(columns, rows, words=(0, 1, 2, 6, 7))
+
+
+def noise_floor(results: Record) -> Table:
+    """Build the noise floor: the full cache against a repeat of itself."""
+    rows = []
+    for study in (results.get("studies") or {}).values():
+        for row in ((study or {}).get("noise_floor") or {}).get("rows") or []:
+            cells = (
+                labels.model_label(str(row["model"])),
+                labels.mode_label(str(row["mode"])),
+                str(row["arm"]),
+                labels.hits(row.get("flips"), row.get("n")),
+                labels.interval(row.get("flips_ci"), scale=100, unit="%"),
+                labels.hits(row.get("outputs_changed"), row.get("n")),
+                labels.fixed(row.get("kl"), 6),
+                labels.fixed(row.get("ref_ppl_ratio"), 5),
+            )
+            rows.append(Row(cells))
+    columns = (
+        "Model",
+        "Mode",
+        "Arm",
+        "Hits flipped",
+        "95% interval",
+        "Outputs changed",
+        "KL",
+        "Ref PPL ratio",
+    )
+    return build(columns, rows, words=(0, 1, 2))
+
+
+def claims(results: Record) -> Table:
+    """Build the verdict table: one line per claim and model whose study was run."""
+    columns = (
+        "Model",
+        "Claim",
+        "Source",
+        "Verdict",
+        "Effect",
+        "95% interval",
+        "Adjusted p",
+        "Clusters",
+        "Clusters needed",
+        "Deciding part",
+    )
+    rows = []
+    for claim in judged(results):
+        effect, bounds = effect_text(claim)
+        cells = (
+            labels.model_label(str(claim["model"])),
+            str(claim["sentence"]),
+            str(claim.get("source_title") or claim["source"]),
+            str(claim["verdict"]),
+            effect,
+            bounds,
+            labels.p_value(claim.get("p_adjusted")),
+            labels.fixed(claim.get("n_clusters"), 0),
+            labels.fixed(claim.get("n_needed"), 0),
+            str(claim.get("decided_by") or claim.get("reason") or labels.DASH),
+        )
+        rows.append(Row(cells, claim["verdict"] == "not run"))
+    return build(columns, rows, words=(0, 1, 2, 3, 9))
+
+
+def judged(results: Record) -> list[Record]:
+    """Return the claims on studies of this run, in the order of the claims file."""
+    studies = results.get("studies") or {}
+    return [claim for claim in results.get("claims") or [] if claim.get("study") in studies and claim.get("model")]
+
+
+def untested(results: Record) -> list[tuple[str, int]]:
+    """Count the claims on studies that this run does not have, by study."""
+    studies = results.get("studies") or {}
+    missing = {(claim["study"], claim["id"]) for claim in results.get("claims") or [] if claim["study"] not in studies}
+    return sorted(Counter(study for study, _ in missing).items())
+
+
+def verdict_counts(results: Record) -> list[tuple[str, int]]:
+    """Count the claims on studies of this run by verdict, in a fixed order."""
+    counts = Counter(str(claim["verdict"]) for claim in judged(results))
+    return [(verdict, counts[verdict]) for verdict in VERDICTS if counts[verdict]]
+
+
+def effect_text(claim: Record) -> tuple[str, str]:
+    """Spell a claim's effect and interval in the reader's unit: points, a PPL ratio, or the metric's own."""
+    effect, bounds, metric = claim.get("effect"), claim.get("ci"), str(claim.get("metric"))
+    if not labels.known(effect):
+        return labels.DASH, labels.DASH
+    if metric.endswith("_nll") or metric == "nll":
+        ratios = [math.exp(bound) for bound in bounds or ()]
+        return f"PPL {labels.times(math.exp(float(effect or 0)))}", labels.interval(ratios, places=2, unit="x")
+    share = metric.startswith(("recall", "accuracy")) or metric in ("ref_top1", "saved_share", "kv_share")
+    if share and claim.get("test") in ("level", "value"):
+        return labels.percent(effect), labels.interval(bounds, scale=100, unit="%")
+    if share:
+        return labels.signed(100 * float(effect or 0), 1, " points"), labels.interval(bounds, scale=100)
+    return labels.signed(effect, 3), labels.interval(bounds, places=3)
+
+
+def statements(results: Record, study: str) -> list[tuple[str, list[Statement]]]:
+    """Group the claims of one study under the report's topics; topics without a claim are left out."""
+    mine = [claim for claim in judged(results) if claim["study"] == study]
+    placed = {name for _, names in TOPICS for name in names}
+    rest = tuple(dict.fromkeys(str(claim["id"]) for claim in mine if claim["id"] not in placed))
+    grouped = []
+    for title, names in (*TOPICS, ("Further claims", rest)):
+        chosen = [_statement(claim) for name in names for claim in mine if claim["id"] == name]
+        if chosen:
+            grouped.append((title, chosen))
+    return grouped
+
+
+def _statement(claim: Record) -> Statement:
+    effect, bounds = effect_text(claim)
+    parts = []
+    if effect != labels.DASH:
+        parts.append(f"effect {effect}" + (f", 95% interval {bounds}" if bounds != labels.DASH else ""))
+    if labels.known(claim.get("p_adjusted")):
+        shown = labels.p_value(claim["p_adjusted"])
+        parts.append(f"adjusted p {shown if shown.startswith('<') else '= ' + shown}")
+    if labels.known(claim.get("n_clusters")):
+        parts.append(f"{claim['n_clusters']} clusters")
+    if claim.get("decided_by"):
+        parts.append(f"deciding part {claim['decided_by']}")
+    if labels.known(claim.get("n_needed")):
+        parts.append(f"about {labels.fixed(claim['n_needed'], 0)} clusters would settle it")
+    if claim.get("reason"):
+        parts.append(str(claim["reason"]))
+    return Statement(
+        verdict=str(claim["verdict"]),
+        sentence=str(claim["sentence"]),
+        evidence="; ".join(parts),
+        source=str(claim.get("source_title") or claim["source"]),
+        model=labels.model_label(str(claim["model"])),
+    )
+
+
+def published(results: Record) -> Table:
+    """Build published against reproduced: every published number that this run's model and grid match."""
+    columns = (
+        "Table",
+        "Row",
+        "Number",
+        "Seeds",
+        "Published",
+        "Reproduced",
+        "Difference",
+        "Our 95% interval",
+        "Published is inside",
+        "n",
+    )
+    rows = []
+    for row in results.get("published") or []:
+        if row.get("status") != "compared":
+            continue
+        inside = {True: "yes", False: "no"}.get(row.get("inside"), labels.DASH)
+        cells = (
+            str(row["table"]),
+            f"{row['label']} ({row['arm']})",
+            str(row["metric"]),
+            str(row.get("subset") or labels.DASH),
+            labels.fixed(row.get("published"), 3),
+            labels.fixed(row.get("reproduced"), 3),
+            labels.signed(row.get("difference"), 3),
+            labels.interval(row.get("ci"), places=3),
+            inside,
+            labels.fixed(row.get("n"), 0),
+        )
+        rows.append(Row(cells))
+    return build(columns, rows, words=(0, 1, 2, 3, 8))
+
+
+def not_reproduced(results: Record) -> Table:
+    """Build the list of published numbers that this run did not cover, counted by table and reason."""
+    rows = (row for row in results.get("published") or [] if row.get("status") != "compared")
+    counts = Counter((str(row["table"]), str(row["reason"])) for row in rows)
+    lines = (Row((table, str(count), reason)) for (table, reason), count in counts.items())
+    return build(("Table", "Numbers", "Status"), lines, words=(0, 2))

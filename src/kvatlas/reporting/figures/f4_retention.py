@@ -1,0 +1,109 @@
+"""F4: what share of the needle's slots an arm keeps, against how often it answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kvatlas.reporting import labels
+from kvatlas.reporting.figures.panels import (
+    Panel,
+    Row,
+    by_method,
+    legend_below,
+    method_handle,
+    needle,
+    percent_axis,
+    split,
+    titled,
+)
+from kvatlas.reporting.style import FAINT, PAGE_WIDTH, SOFT, method_style, styled
+
+TITLE = "Needle retained against recall"
+CAPTION = (
+    "Recall of each arm against the share of the needle's slots that it keeps, mean over layers, KV heads"
+    " and trials. Marker size follows the budget. Vertical bars are 95% Korn-Graubard intervals. On the "
+    "diagonal an arm answers as often as it keeps a slot."
+)
+_SIZES = (6.0, 4.2, 3.2)
+
+
+def available(results: Mapping[str, Any]) -> bool:
+    """Say whether any compressed arm has a share of retained needle slots."""
+    return any(row["method"] != "full" for row in _rows(results))
+
+
+def alt(results: Mapping[str, Any]) -> str:
+    """Describe the figure and its axes."""
+    arms = len({row["arm"] for row in _rows(results)})
+    return (
+        f"Scatter of recall against the share of needle slots kept for {arms} arms, "
+        "with a diagonal. The numbers are in results.json."
+    )
+
+
+@styled
+def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """Draw one scatter per model and question mode."""
+    if not available(results):
+        return None
+    panels = split(_rows(results))
+    columns = min(2, len(panels))
+    lines = math.ceil(len(panels) / columns)
+    methods = by_method(row for panel in panels for row in panel.rows)
+    figure = Figure(figsize=(PAGE_WIDTH, 3.3 * lines + 0.17 * math.ceil(len(methods) / 3) + 0.2), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False)
+    for place, axes in enumerate(grid.ravel()):
+        if place < len(panels):
+            _draw_panel(axes, panels[place])
+        else:
+            axes.remove()
+    legend_below(figure, [method_handle(method, line=False) for method in methods], columns=3)
+    return figure
+
+
+def _rows(results: Mapping[str, Any]) -> list[Row]:
+    rows = needle(results, "rows")
+    return [row for row in rows if labels.known(row.get("needle_retained")) and labels.known(row.get("recall"))]
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    axes.plot([0, 1], [0, 1], color=SOFT, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+    budgets = sorted({str(row["budget"]) for row in panel.rows if row["method"] != "full"}, key=labels.budget_key)
+    for method, arms in by_method(panel.rows).items():
+        look = method_style(method)
+        axes.plot(
+            [row["needle_retained"] for row in arms],
+            [row["recall"] for row in arms],
+            color=look.color,
+            linestyle=look.linestyle,
+            linewidth=0.7,
+            alpha=0.6,
+            zorder=2,
+        )
+        for row in arms:
+            x = row["needle_retained"]
+            if row.get("recall_ci"):
+                axes.plot([x, x], row["recall_ci"], color=look.color, linewidth=0.7, alpha=0.4, zorder=2)
+            step = budgets.index(row["budget"]) if row["budget"] in budgets else 0
+            axes.plot(
+                [x],
+                [row["recall"]],
+                marker=look.marker,
+                color=look.color,
+                markerfacecolor=look.face,
+                markersize=_SIZES[min(step, len(_SIZES) - 1)],
+                linestyle="none",
+                zorder=3,
+                clip_on=False,
+            )
+    percent_axis(axes, "x")
+    percent_axis(axes, "y")
+    axes.grid(color=FAINT, linewidth=0.5)
+    axes.set_xlabel("Needle slots kept (mean share)")
+    axes.set_ylabel("Recall")
+    titled(axes, panel)

@@ -1,0 +1,221 @@
+"""How names and numbers are spelled in every figure and table: one label per id, one format per kind of
+number.
+
+It must not know tables, figures or where a number came from. A missing number is shown as a dash, never
+as zero.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kvatlas.reporting.style import base_method
+
+DASH = "–"
+MINUS = "−"
+MIB = 2**20
+
+# The published tables' order; methods that they do not have follow in the order of this list, unknown
+# ones last.
+METHOD_LABELS: dict[str, str] = {
+    "full": "Full cache",
+    "naive_drop": "Naive Drop",
+    "streaming_llm": "StreamingLLM",
+    "h2o": "H2O",
+    "snapkv": "SnapKV",
+    "emeans_post_rope": "Post-RoPE AW E-Means",
+    "emeans_pre_rope": "Pre-RoPE AW E-Means",
+    "pinned_emeans": "Pinned AW E-Means",
+    "snapkv_emeans": "SnapKV + PreRoPE E-Means",
+    "l2norm": "L2Compress",
+    "keydiff": "KeyDiff",
+    "tova": "TOVA",
+    "heavy_hitter": "Heavy hitter",
+    "attention_sink": "Attention sink",
+    "sliding_window": "Sliding window",
+    "sink_recent": "Sink + recent",
+    "random": "Random",
+    "high_l2": "High-L2",
+}
+_VARIANTS = {"mass": " + mass bias", "reindexed": " (re-indexed)"}
+_ORDER = {method: place for place, method in enumerate(METHOD_LABELS)}
+
+MODE_LABELS = {
+    "aware": "question-aware",
+    "agnostic": "question-agnostic",
+    "reuse": "reused cache",
+    "floor": "floor",
+}
+METRIC_LABELS = {
+    "recall": "recall",
+    "ref_nll": "reference NLL",
+    "ref_ppl": "reference PPL",
+    "gold_ppl": "gold PPL",
+    "self_ppl": "self PPL",
+}
+_ACRONYMS = {
+    "smollm2": "SmolLM2",
+    "qwen2.5": "Qwen2.5",
+    "instruct": "Instruct",
+    "minilm": "MiniLM",
+    "llama": "Llama",
+}
+
+
+def method_label(method: str) -> str:
+    """Spell a method id as its paper does; a variant is named after its method, an unknown id by its own
+    words.
+    """
+    base, variant = base_method(method)
+    label = METHOD_LABELS.get(base, base.replace("_", " "))
+    if not variant:
+        return label
+    return label + _VARIANTS.get(variant, f" ({variant.replace('_', ' ')})")
+
+
+def model_label(model: str) -> str:
+    """Spell a model name of config/models.yaml: "smollm2-135m" -> "SmolLM2-135M"."""
+    parts = (_ACRONYMS.get(part) or re.sub(r"(?<=\d)[bm]$", lambda m: m[0].upper(), part) for part in model.split("-"))
+    return "-".join(parts)
+
+
+def mode_label(mode: str) -> str:
+    """Spell a question mode."""
+    return MODE_LABELS.get(mode, mode)
+
+
+def metric_label(metric: str) -> str:
+    """Spell a metric's id."""
+    return METRIC_LABELS.get(metric, metric.replace("_", " "))
+
+
+def budget_label(budget: str, quantizer: str = "none") -> str:
+    """Spell a budget string and its quantizer: "none" -> "1x", "256" -> "256 slots", ("4x", "int8") ->
+    "4x, int8".
+    """
+    label = "1x" if budget == "none" else f"{budget} slots" if budget.isdecimal() else budget
+    return label if quantizer == "none" else f"{label}, {quantizer}"
+
+
+def arm_label(row: Mapping[str, Any]) -> str:
+    """Spell an arm: method and budget; the full cache has no budget to name."""
+    label = method_label(str(row["method"]))
+    quantizer = str(row.get("quantizer") or "none")
+    if row["budget"] == "none":
+        # The full cache run a second time (the noise floor) has an arm id of its own.
+        twin = str(row.get("arm", "")).removeprefix(str(row["method"])).removesuffix(quantizer).strip("-")
+        label = f"{label} ({twin})" if twin else label
+        return label if quantizer == "none" else f"{label}, {quantizer}"
+    return f"{label} {budget_label(str(row['budget']), quantizer)}"
+
+
+def budget_key(budget: str) -> tuple[int, float]:
+    """Sort key of a budget string, the full cache first and the smallest cache last."""
+    if budget == "none":
+        return (0, 0.0)
+    kind = 1 if budget.endswith("x") else 2 if budget.endswith("%") else 3
+    number = float(re.sub(r"[^0-9.]", "", budget) or 0)
+    return (kind, number if kind == 1 else -number)
+
+
+def method_key(method: str) -> tuple[int, str]:
+    """Sort key of a method id: the published order, a variant right after its method, unknown ids last by
+    name.
+    """
+    base, _ = base_method(method)
+    return (_ORDER.get(base, len(_ORDER)), method)
+
+
+def quantizer_key(quantizer: str) -> tuple[float, str]:
+    """Sort key of a quantizer: none first, then by falling number of bits."""
+    bits = re.search(r"\d+", quantizer)
+    return (-99.0, "") if quantizer == "none" else (-float(bits[0]) if bits else 0.0, quantizer)
+
+
+def arm_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Sort key of an arm: budget, then method, then quantizer, as the published tables are ordered."""
+    quantizer = quantizer_key(str(row.get("quantizer") or "none"))
+    return (
+        budget_key(str(row["budget"])),
+        method_key(str(row["method"])),
+        quantizer,
+        str(row.get("arm", "")),
+    )
+
+
+def known(value: Any) -> bool:
+    """Say whether a number is there: not null and finite."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def fixed(value: Any, places: int) -> str:
+    """Format a number with fixed decimals, thousands separated, with a real minus sign."""
+    if not known(value):
+        return DASH
+    text = f"{value:,.{places}f}"
+    if float(text.replace(",", "")) == 0:
+        text = text.lstrip("-")
+    return text.replace("-", MINUS)
+
+
+def percent(share: Any) -> str:
+    """Format a share in [0, 1] as a percentage with one decimal."""
+    return f"{fixed(share * 100, 1)}%" if known(share) else DASH
+
+
+def percent_se(share: Any, error: Any) -> str:
+    """Format a share with its standard error, both in percent."""
+    return f"{percent(share)} ± {percent(error)}" if known(share) and known(error) else percent(share)
+
+
+def interval(bounds: Sequence[Any] | None, *, scale: float = 1.0, places: int = 1, unit: str = "") -> str:
+    """Format an interval [lo, hi], multiplied by `scale`: "76.3 to 98.1%"."""
+    if bounds is None or len(bounds) != 2 or not all(known(bound) for bound in bounds):
+        return DASH
+    low, high = (fixed(bound * scale, places) for bound in bounds)
+    return f"{low} to {high}{unit}"
+
+
+def perplexity(value: Any, error: Any = None) -> str:
+    """Format a perplexity, with its standard error where there is one; fewer decimals for large values."""
+    if not known(value):
+        return DASH
+    places = 3 if value < 100 else 1 if value < 10_000 else 0
+    return f"{fixed(value, places)} ± {fixed(error, places)}" if known(error) else fixed(value, places)
+
+
+def signed(value: Any, places: int, unit: str = "") -> str:
+    """Format a difference with its sign."""
+    text = fixed(value, places)
+    if text == DASH:
+        return text
+    zero = float(text.replace(MINUS, "-").replace(",", "")) == 0
+    return f"{'' if zero or text.startswith(MINUS) else '+'}{text}{unit}"
+
+
+def p_value(value: Any) -> str:
+    """Format a p-value with three decimals; "<0.001" under that."""
+    if not known(value):
+        return DASH
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def times(value: Any) -> str:
+    """Format a ratio: "3.43x"."""
+    return f"{fixed(value, 2)}x" if known(value) else DASH
+
+
+def hits(k: Any, n: Any) -> str:
+    """Format a count of hits out of n: "36/40"."""
+    return f"{int(k)}/{int(n)}" if known(k) and known(n) and n > 0 else DASH
+
+
+def spread(values: Sequence[int]) -> str:
+    """Format counts that may differ between rows: "40" or "20 to 40"."""
+    if not values:
+        return DASH
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low} to {high}"

@@ -1,0 +1,50 @@
+"""Where a run's numbers come from, as two-column tables: models, RoPE inversion, hardware, packages.
+
+It must not know which keys a model's provenance has; whatever config.json holds is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kvatlas.reporting import labels
+from kvatlas.reporting.tables import Record, Row, Table, build
+
+
+def pairs(config: Record) -> list[Table]:
+    """Build the provenance tables that config.json has something for."""
+    models = [pairs_table(f"Model {name}", info) for name, info in sorted((config.get("models") or {}).items())]
+    telemetry = {
+        str(row.get("model")): {k: v for k, v in row.items() if k != "model"}
+        for row in config.get("rope_telemetry") or []
+    }
+    rest = [
+        pairs_table("RoPE inversion", telemetry),
+        pairs_table("Hardware", config.get("hardware")),
+        pairs_table("Package", config.get("packages")),
+    ]
+    return [table for table in (*models, *rest) if table]
+
+
+def pairs_table(name: str, values: Mapping[str, Any] | Sequence[Any] | None) -> Table:
+    """Build a two-column table of a nested mapping, keys joined by dots; strings, numbers and lists are
+    shown as they are.
+    """
+    return build((name, "Value"), (Row((key, value)) for key, value in _flatten(values or {})), words=(0, 1))
+
+
+def _flatten(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            yield from _flatten(value[key], f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping | list) for item in value):
+        for place, item in enumerate(value):
+            yield from _flatten(item, f"{prefix}[{place}]")
+    elif isinstance(value, list | tuple):
+        yield prefix, ", ".join(str(item) for item in value) or labels.DASH
+    else:
+        yield (
+            prefix,
+            labels.DASH if value is None else f"{value:.3g}" if isinstance(value, float) else str(value),
+        )

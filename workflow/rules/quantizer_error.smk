@@ -1,0 +1,24 @@
+rule quantizer_error:
+    input:
+        unpack(FLOW.inputs("quantizer_error")),
+    output:
+        f"{RESULTS}/cells/{{study}}/{{model}}/{{arm}}/{{group}}.jsonl",
+    log:
+        f"logs/{RUN}/quantizer_error/{{study}}/{{model}}/{{arm}}/{{group}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/quantizer_error/{{study}}/{{model}}/{{arm}}/{{group}}.tsv"
+    params:
+        spec=FLOW.specs("quantizer_error"),
+        code=FLOW.codes("quantizer_error"),
+        named=FLOW.named_inputs("quantizer_error"),
+    wildcard_constraints:
+        study="quantizer_error",
+    priority: 0
+    threads: FLOW.threads
+    resources:
+        mem_mb=FLOW.memory("quantizer_error"),
+        gpu=FLOW.gpus(),
+    conda:
+        "../../environment.yml"
+    shell:
+        "{KVATLAS} cell --spec {params.spec:q} --code {params.code} --threads {threads} --input {params.named:q} --output {output} > {log} 2>&1"
