@@ -72,7 +72,8 @@ def _add_job_commands(command: Callable[[str, Handler, str], argparse.ArgumentPa
     _job(command("results", commands.results, "Write results.json and the other data of the report."))
     figure = _job(command("figure", commands.figure, "Draw one figure of a report."), spec=False)
     figure.add_argument("--name", required=True)
-    figure.add_argument("--report", type=Path, required=True, help="the report's folder")
+    figure.add_argument("--results", type=Path, required=True)
+    figure.add_argument("--trials", type=Path, required=True)
     _job(command("pages", commands.pages, "Write the pages of a report."), spec=False)
 
 

@@ -149,12 +149,11 @@ def figure(args: Namespace) -> None:
     from kvatlas.reporting import figures
 
     _verify(args, codebase.figure_code(args.name))
-    folder = args.report / "figures"
+    folder = args.results.parent / "figures"
     for path in folder.glob(f"{args.name}.*"):
         path.unlink()
     folder.mkdir(parents=True, exist_ok=True)
-    report = read_json(args.report / "results.json")
-    written = figures.write(args.name, report, read_parquet(args.report / "trials.parquet"), folder)
+    written = figures.write(args.name, read_json(args.results), read_parquet(args.trials), folder)
     write_json(args.output, {"files": [path.as_posix() for path in written]})
 
 

@@ -134,7 +134,12 @@ class Checkout:
         environment = os.environ | {"PYTHONPATH": str(self.root / "src"), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             [sys.executable, "-m", *arguments],
-            cwd=self.root, env=environment, text=True, capture_output=True, check=False, timeout=600,
+            cwd=self.root,
+            env=environment,
+            text=True,
+            capture_output=True,
+            check=False,
+            timeout=600,
         )
         if check and done.returncode:
             raise AssertionError(f"{arguments}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")

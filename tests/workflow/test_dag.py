@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.checkout import REPOSITORY, TOY, Checkout, make_checkout
+from tests.support.checkout import REPOSITORY, TOY, Checkout, make_checkout
 
 AFTER_CELLS = {"embed", "aggregate", "results", "figure", "pages", "all"}
 CELLS = "results/toy/cells/needle/smollm2-135m"
@@ -131,7 +131,11 @@ def test_an_edit_of_the_cache_reruns_all_model_cells(edited: Checkout) -> None:
 def test_comments_docstrings_touch_and_new_policies_rerun_nothing(edited: Checkout) -> None:
     edited.append("src/kvatlas/lm/cache.py", "\n# a comment\n")
     edited.edit("src/kvatlas/compression/policies/random.py", '"""', '"""Reworded. ')
-    edited.edit("src/kvatlas/compression/registry.py", '    "random":', '    "new": f"{_POLICIES}.random:Random",\n    "random":')
+    edited.edit(
+        "src/kvatlas/compression/registry.py",
+        '    "random":',
+        '    "new": f"{_POLICIES}.random:Random",\n    "random":',
+    )
     for path in (edited.root / "src").rglob("*.py"):
         os.utime(path)
     for path in (edited.root / "results/toy").rglob("*.jsonl"):
@@ -199,9 +203,7 @@ def test_check_and_why_name_the_stale_cell_and_the_file_even_without_metadata(ed
     done = edited.run("kvatlas", "check", "--configfile", "config/toy.yaml", check=False)
     assert done.returncode == 2
     assert f"4 of 16 cells" in done.stderr and f"{CELLS}/random-4x/aware-256-0.jsonl" in done.stderr
-    why = edited.run(
-        "kvatlas", "why", f"{CELLS}/random-4x/aware-256-0.jsonl", "--configfile", "config/toy.yaml"
-    ).stdout
+    why = edited.run("kvatlas", "why", f"{CELLS}/random-4x/aware-256-0.jsonl", "--configfile", "config/toy.yaml").stdout
     assert "code: src/kvatlas/compression/policies/random.py changed" in why
     other = edited.run(
         "kvatlas", "why", f"{CELLS}/snapkv-4x/aware-256-0.jsonl", "--configfile", "config/toy.yaml"
@@ -247,7 +249,11 @@ def test_a_configfile_replaces_the_default_one_and_is_not_merged_into_it(finishe
 def test_a_study_without_an_experiment_is_refused_before_any_job(edited: Checkout) -> None:
     config = copy.deepcopy(TOY)
     config["studies"]["attention_loss"] = {
-        "text": "lee-news", "context": 256, "prompts": 1, "queries": 2, "methods": ["random"],
+        "text": "lee-news",
+        "context": 256,
+        "prompts": 1,
+        "queries": 2,
+        "methods": ["random"],
     }
     edited.configure(config)
     for path in (edited.root / "src/kvatlas/experiments").glob("attention_loss.py"):
@@ -266,6 +272,8 @@ def test_the_workflow_is_formatted() -> None:
     files = [REPOSITORY / "Snakefile", *sorted((REPOSITORY / "workflow/rules").glob("*.smk"))]
     done = subprocess.run(
         [str(Path(sys.executable).with_name("snakefmt")), "--check", *map(str, files)],
-        capture_output=True, text=True, check=False,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -6,16 +6,16 @@ rule seal:
         f"{RESULTS}/checked/{{study}}/{{model}}/{{group}}.json",
     log:
         f"logs/{RUN}/seal/{{study}}/{{model}}/{{group}}.log",
+    priority: 20
+    conda:
+        "../../environment.yml"
+    resources:
+        mem_mb=500,
     params:
         spec=FLOW.seal_spec,
         code=FLOW.seal_code,
-    priority: 20
-    resources:
-        mem_mb=500,
-    conda:
-        "../../environment.yml"
     shell:
-        "{KVATLAS} seal --spec {params.spec:q} --output {output} > {log} 2>&1"
+        "kvatlas seal --spec {params.spec:q} --output {output} > {log} 2>&1"
 
 
 rule embed:
@@ -28,17 +28,17 @@ rule embed:
         f"logs/{RUN}/embed/{{model}}.log",
     benchmark:
         f"{RESULTS}/benchmarks/embed/{{model}}.tsv"
-    params:
-        spec=FLOW.embed_spec,
-        code=FLOW.embed_code(),
+    conda:
+        "../../environment.yml"
     threads: FLOW.threads
     resources:
         mem_mb=2500,
         gpu=FLOW.gpus(),
-    conda:
-        "../../environment.yml"
+    params:
+        spec=FLOW.embed_spec,
+        code=FLOW.embed_code(),
     shell:
-        "{KVATLAS} cell --spec {params.spec:q} --code {params.code} --threads {threads} --input embedder={input.embedder} --output {output} > {log} 2>&1"
+        "kvatlas cell --spec {params.spec:q} --code {params.code} --threads {threads} --input embedder={input.embedder} --output {output} > {log} 2>&1"
 
 
 rule aggregate:
@@ -48,15 +48,15 @@ rule aggregate:
         f"{RESULTS}/tables/{{study}}.json",
     log:
         f"logs/{RUN}/aggregate/{{study}}.log",
+    conda:
+        "../../environment.yml"
+    resources:
+        mem_mb=2000,
     params:
         spec=FLOW.table_spec,
         code=FLOW.table_code,
-    resources:
-        mem_mb=2000,
-    conda:
-        "../../environment.yml"
     shell:
-        "{KVATLAS} aggregate --study {wildcards.study} --spec {params.spec:q} --code {params.code} --output {output} > {log} 2>&1"
+        "kvatlas aggregate --study {wildcards.study} --spec {params.spec:q} --code {params.code} --output {output} > {log} 2>&1"
 
 
 rule results:
@@ -64,21 +64,21 @@ rule results:
         FLOW.tables(),
         FLOW.grid.seals(),
     output:
-        f"{REPORT}/results.json",
-        f"{REPORT}/timings.json",
-        f"{REPORT}/config.json",
-        f"{REPORT}/trials.parquet",
+        results=f"{REPORT}/results.json",
+        timings=f"{REPORT}/timings.json",
+        config=f"{REPORT}/config.json",
+        trials=f"{REPORT}/trials.parquet",
     log:
         f"logs/{RUN}/results.log",
+    conda:
+        "../../environment.yml"
+    resources:
+        mem_mb=2000,
     params:
         spec=FLOW.results_spec(),
         code=FLOW.results_code(),
-    resources:
-        mem_mb=2000,
-    conda:
-        "../../environment.yml"
     shell:
-        "{KVATLAS} results --spec {params.spec:q} --code {params.code} --output {output[0]} > {log} 2>&1"
+        "kvatlas results --spec {params.spec:q} --code {params.code} --output {output.results} > {log} 2>&1"
 
 
 # A target without output: it always runs, also where Snakemake has forgotten how the cells were made.
@@ -87,11 +87,11 @@ rule check:
         [cell.output for cell in FLOW.grid.trial_cells()],
     log:
         f"logs/{RUN}/check.log",
-    params:
-        configfile=workflow.configfiles[-1],
-    resources:
-        mem_mb=500,
     conda:
         "../../environment.yml"
+    resources:
+        mem_mb=500,
+    params:
+        configfile=workflow.configfiles[-1],
     shell:
-        "{KVATLAS} check --configfile {params.configfile:q} > {log} 2>&1"
+        "kvatlas check --configfile {params.configfile:q} > {log} 2>&1"

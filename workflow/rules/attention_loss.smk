@@ -7,18 +7,18 @@ rule attention_loss:
         f"logs/{RUN}/attention_loss/{{study}}/{{model}}/{{arm}}/{{group}}.log",
     benchmark:
         f"{RESULTS}/benchmarks/attention_loss/{{study}}/{{model}}/{{arm}}/{{group}}.tsv"
-    params:
-        spec=FLOW.specs("attention_loss"),
-        code=FLOW.codes("attention_loss"),
-        named=FLOW.named_inputs("attention_loss"),
     wildcard_constraints:
         study="attention_loss",
     priority: 0
+    conda:
+        "../../environment.yml"
     threads: FLOW.threads
     resources:
         mem_mb=FLOW.memory("attention_loss"),
         gpu=FLOW.gpus(),
-    conda:
-        "../../environment.yml"
+    params:
+        spec=FLOW.specs("attention_loss"),
+        code=FLOW.codes("attention_loss"),
+        named=FLOW.named_inputs("attention_loss"),
     shell:
-        "{KVATLAS} cell --spec {params.spec:q} --code {params.code} --threads {threads} --input {params.named:q} --output {output} > {log} 2>&1"
+        "kvatlas cell --spec {params.spec:q} --code {params.code} --threads {threads} --input {params.named:q} --output {output} > {log} 2>&1"

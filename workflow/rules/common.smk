@@ -1,5 +1,6 @@
 import shlex
 import sys
+from pathlib import Path
 
 from kvatlas.workflow import Workflow
 
@@ -7,8 +8,8 @@ FLOW = Workflow.open(config, workflow.configfiles, workflow.basedir)
 RUN = FLOW.paths.run
 RESULTS = FLOW.paths.results
 REPORT = FLOW.paths.report
-# The interpreter of this workflow, so that jobs do not depend on what PATH says.
-KVATLAS = f"{shlex.quote(sys.executable)} -m kvatlas"
+# Jobs find `kvatlas` where this workflow's interpreter lives, unless an environment of theirs has its own.
+shell.prefix(f'PATH="$PATH":{shlex.quote(str(Path(sys.executable).parent))}; ')
 
 
 wildcard_constraints:

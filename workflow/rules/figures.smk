@@ -1,17 +1,16 @@
 rule figure:
     input:
-        f"{REPORT}/results.json",
-        f"{REPORT}/trials.parquet",
+        results=f"{REPORT}/results.json",
+        trials=f"{REPORT}/trials.parquet",
     output:
         f"{RESULTS}/figures/{{figure}}.json",
     log:
         f"logs/{RUN}/figure/{{figure}}.log",
-    params:
-        code=FLOW.figure_code,
-        report=REPORT,
-    resources:
-        mem_mb=1000,
     conda:
         "../../environment.yml"
+    resources:
+        mem_mb=1000,
+    params:
+        code=FLOW.figure_code,
     shell:
-        "{KVATLAS} figure --name {wildcards.figure} --report {params.report} --code {params.code} --output {output} > {log} 2>&1"
+        "kvatlas figure --name {wildcards.figure} --results {input.results} --trials {input.trials} --code {params.code} --output {output} > {log} 2>&1"

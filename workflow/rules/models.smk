@@ -3,15 +3,15 @@ rule fetch_model:
         "resources/models/{model}/provenance.json",
     log:
         "logs/fetch_model/{model}.log",
+    conda:
+        "../../environment.yml"
+    resources:
+        mem_mb=4000,
     params:
         entry=FLOW.model_entry,
         code=FLOW.fetch_code("model"),
-    resources:
-        mem_mb=4000,
-    conda:
-        "../../environment.yml"
     shell:
-        "{KVATLAS} fetch-model --name {wildcards.model} --entry {params.entry:q} --output {output} > {log} 2>&1"
+        "kvatlas fetch-model --name {wildcards.model} --entry {params.entry:q} --output {output} > {log} 2>&1"
 
 
 rule fetch_text:
@@ -19,12 +19,12 @@ rule fetch_text:
         "resources/text/{text}.txt",
     log:
         "logs/fetch_text/{text}.log",
+    conda:
+        "../../environment.yml"
+    resources:
+        mem_mb=2000,
     params:
         entry=FLOW.text_entry,
         code=FLOW.fetch_code("text"),
-    resources:
-        mem_mb=2000,
-    conda:
-        "../../environment.yml"
     shell:
-        "{KVATLAS} fetch-text --name {wildcards.text} --entry {params.entry:q} --output {output} > {log} 2>&1"
+        "kvatlas fetch-text --name {wildcards.text} --entry {params.entry:q} --output {output} > {log} 2>&1"

@@ -7,18 +7,18 @@ rule online_lm:
         f"logs/{RUN}/online_lm/{{study}}/{{model}}/{{arm}}/{{group}}.log",
     benchmark:
         f"{RESULTS}/benchmarks/online_lm/{{study}}/{{model}}/{{arm}}/{{group}}.tsv"
-    params:
-        spec=FLOW.specs("online_lm"),
-        code=FLOW.codes("online_lm"),
-        named=FLOW.named_inputs("online_lm"),
     wildcard_constraints:
         study="online_lm",
     priority: 0
+    conda:
+        "../../environment.yml"
     threads: FLOW.threads
     resources:
         mem_mb=FLOW.memory("online_lm"),
         gpu=FLOW.gpus(),
-    conda:
-        "../../environment.yml"
+    params:
+        spec=FLOW.specs("online_lm"),
+        code=FLOW.codes("online_lm"),
+        named=FLOW.named_inputs("online_lm"),
     shell:
-        "{KVATLAS} cell --spec {params.spec:q} --code {params.code} --threads {threads} --input {params.named:q} --output {output} > {log} 2>&1"
+        "kvatlas cell --spec {params.spec:q} --code {params.code} --threads {threads} --input {params.named:q} --output {output} > {log} 2>&1"

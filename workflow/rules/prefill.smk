@@ -7,18 +7,18 @@ rule prefill:
         f"logs/{RUN}/prefill/{{study}}/{{model}}/{{group}}.log",
     benchmark:
         f"{RESULTS}/benchmarks/prefill/{{study}}/{{model}}/{{group}}.tsv"
-    params:
-        spec=FLOW.specs("prefill"),
-        code=FLOW.codes("prefill"),
-        named=FLOW.named_inputs("prefill"),
     wildcard_constraints:
         study="needle|passkey",
     priority: 0
+    conda:
+        "../../environment.yml"
     threads: FLOW.threads
     resources:
         mem_mb=FLOW.memory("prefill"),
         gpu=FLOW.gpus(),
-    conda:
-        "../../environment.yml"
+    params:
+        spec=FLOW.specs("prefill"),
+        code=FLOW.codes("prefill"),
+        named=FLOW.named_inputs("prefill"),
     shell:
-        "{KVATLAS} cell --spec {params.spec:q} --code {params.code} --threads {threads} --input {params.named:q} --output {output} > {log} 2>&1"
+        "kvatlas cell --spec {params.spec:q} --code {params.code} --threads {threads} --input {params.named:q} --output {output} > {log} 2>&1"

@@ -5,13 +5,13 @@ rule prompts:
         f"{RESULTS}/prompts/{{study}}/{{model}}/{{group}}.jsonl",
     log:
         f"logs/{RUN}/prompts/{{study}}/{{model}}/{{group}}.log",
+    conda:
+        "../../environment.yml"
+    resources:
+        mem_mb=2000,
     params:
         spec=FLOW.specs("prompts"),
         code=FLOW.codes("prompts"),
         named=FLOW.named_inputs("prompts"),
-    resources:
-        mem_mb=2000,
-    conda:
-        "../../environment.yml"
     shell:
-        "{KVATLAS} cell --spec {params.spec:q} --code {params.code} --input {params.named:q} --output {output} > {log} 2>&1"
+        "kvatlas cell --spec {params.spec:q} --code {params.code} --input {params.named:q} --output {output} > {log} 2>&1"

@@ -7,18 +7,18 @@ rule quantizer_error:
         f"logs/{RUN}/quantizer_error/{{study}}/{{model}}/{{arm}}/{{group}}.log",
     benchmark:
         f"{RESULTS}/benchmarks/quantizer_error/{{study}}/{{model}}/{{arm}}/{{group}}.tsv"
-    params:
-        spec=FLOW.specs("quantizer_error"),
-        code=FLOW.codes("quantizer_error"),
-        named=FLOW.named_inputs("quantizer_error"),
     wildcard_constraints:
         study="quantizer_error",
     priority: 0
+    conda:
+        "../../environment.yml"
     threads: FLOW.threads
     resources:
         mem_mb=FLOW.memory("quantizer_error"),
         gpu=FLOW.gpus(),
-    conda:
-        "../../environment.yml"
+    params:
+        spec=FLOW.specs("quantizer_error"),
+        code=FLOW.codes("quantizer_error"),
+        named=FLOW.named_inputs("quantizer_error"),
     shell:
-        "{KVATLAS} cell --spec {params.spec:q} --code {params.code} --threads {threads} --input {params.named:q} --output {output} > {log} 2>&1"
+        "kvatlas cell --spec {params.spec:q} --code {params.code} --threads {threads} --input {params.named:q} --output {output} > {log} 2>&1"

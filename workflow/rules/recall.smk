@@ -8,18 +8,18 @@ rule recall:
         f"logs/{RUN}/recall/{{study}}/{{model}}/{{arm}}/{{group}}.log",
     benchmark:
         f"{RESULTS}/benchmarks/recall/{{study}}/{{model}}/{{arm}}/{{group}}.tsv"
-    params:
-        spec=FLOW.specs("recall"),
-        code=FLOW.codes("recall"),
-        named=FLOW.named_inputs("recall"),
     wildcard_constraints:
         study="needle|passkey",
     priority: 10
+    conda:
+        "../../environment.yml"
     threads: FLOW.threads
     resources:
         mem_mb=FLOW.memory("recall"),
         gpu=FLOW.gpus(),
-    conda:
-        "../../environment.yml"
+    params:
+        spec=FLOW.specs("recall"),
+        code=FLOW.codes("recall"),
+        named=FLOW.named_inputs("recall"),
     shell:
-        "{KVATLAS} cell --spec {params.spec:q} --code {params.code} --threads {threads} --input {params.named:q} --output {output} > {log} 2>&1"
+        "kvatlas cell --spec {params.spec:q} --code {params.code} --threads {threads} --input {params.named:q} --output {output} > {log} 2>&1"

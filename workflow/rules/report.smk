@@ -5,16 +5,16 @@ rule pages:
         f"{REPORT}/config.json",
         f"{REPORT}/trials.parquet",
     output:
-        f"{REPORT}/README.md",
-        f"{REPORT}/samples.md",
-        f"{REPORT}/model-card.md",
+        page=f"{REPORT}/README.md",
+        samples=f"{REPORT}/samples.md",
+        card=f"{REPORT}/model-card.md",
     log:
         f"logs/{RUN}/pages.log",
-    params:
-        code=FLOW.pages_code(),
-    resources:
-        mem_mb=1000,
     conda:
         "../../environment.yml"
+    resources:
+        mem_mb=1000,
+    params:
+        code=FLOW.pages_code(),
     shell:
-        "{KVATLAS} pages --code {params.code} --output {output[0]} > {log} 2>&1"
+        "kvatlas pages --code {params.code} --output {output.page} > {log} 2>&1"

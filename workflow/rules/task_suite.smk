@@ -7,18 +7,18 @@ rule task_suite:
         f"logs/{RUN}/task_suite/{{study}}/{{model}}/{{arm}}/{{group}}.log",
     benchmark:
         f"{RESULTS}/benchmarks/task_suite/{{study}}/{{model}}/{{arm}}/{{group}}.tsv"
-    params:
-        spec=FLOW.specs("task_suite"),
-        code=FLOW.codes("task_suite"),
-        named=FLOW.named_inputs("task_suite"),
     wildcard_constraints:
         study="task_suite",
     priority: 0
+    conda:
+        "../../environment.yml"
     threads: FLOW.threads
     resources:
         mem_mb=FLOW.memory("task_suite"),
         gpu=FLOW.gpus(),
-    conda:
-        "../../environment.yml"
+    params:
+        spec=FLOW.specs("task_suite"),
+        code=FLOW.codes("task_suite"),
+        named=FLOW.named_inputs("task_suite"),
     shell:
-        "{KVATLAS} cell --spec {params.spec:q} --code {params.code} --threads {threads} --input {params.named:q} --output {output} > {log} 2>&1"
+        "kvatlas cell --spec {params.spec:q} --code {params.code} --threads {threads} --input {params.named:q} --output {output} > {log} 2>&1"

@@ -67,10 +67,12 @@ def sign_flip(differences: Sequence[float], strata: Sequence[Hashable] | None = 
         return 1.0, "sign-flip, exact (no cluster differs)"
     if values.size == 1:  # scipy wants two observations; both signs are equally extreme
         return 1.0, "sign-flip, exact (2 patterns)"
+    scale = float(np.abs(values).max())
     exact = 2**values.size <= EXACT_FLIPS
     result = stats.permutation_test(
         (values,),
-        lambda sample, axis: np.sum(sample, axis=axis),
+        # Rounded, because recalls tie often and sums of floats that should tie differ in the last bits.
+        lambda sample, axis: np.round(np.sum(sample, axis=axis) / scale, 10),
         permutation_type="samples",
         n_resamples=2**values.size if exact else MONTE_CARLO_FLIPS,
         vectorized=True,

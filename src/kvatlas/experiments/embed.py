@@ -21,32 +21,35 @@ DECIMALS = 6
 
 
 def run(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> None:
-    """Embed the outputs of the cells in `spec["cells"]` (study, arm, group, path) with the folder `inputs["embedder"]`.
+    """Embed the outputs of the recall cells `spec["cells"]` (paths) with the folder `inputs["embedder"]`.
 
     Writes one line {study, arm, group, id, embed_cosine} per trial. The full cache of the same study and group must be
-    among the cells.
+    among the cells; raises KvatlasError otherwise.
     """
-    cells = [(cell, read_jsonl(cell["path"])[1:]) for cell in spec["cells"]]
+    cells = [_read(Path(path)) for path in spec["cells"]]
     texts = sorted({trial["output"] for _, trials in cells for trial in trials})
     vectors = dict(zip(texts, encode(texts, inputs["embedder"], spec.get("device", "auto")), strict=True))
     full = {
-        (cell["study"], cell["group"], trial["id"]): trial["output"]
-        for cell, trials in cells
-        if cell["arm"] == "full"
+        (place["study"], place["group"], trial["id"]): trial["output"]
+        for place, trials in cells
+        if place["arm"] == "full"
         for trial in trials
     }
     rows = []
-    for cell, trials in cells:
+    for place, trials in cells:
         for trial in trials:
-            key = (cell["study"], cell["group"], trial["id"])
+            key = (place["study"], place["group"], trial["id"])
             if key not in full:
-                raise KvatlasError(
-                    f"{cell['path']}: no output of the full cache for prompt {trial['id']} to compare with"
-                )
+                raise KvatlasError(f"cell {place}: no output of the full cache for prompt {trial['id']} to compare with")
             cosine = float(vectors[trial["output"]] @ vectors[full[key]])
-            place = {name: cell[name] for name in ("study", "arm", "group")}
             rows.append(place | {"id": trial["id"], "embed_cosine": round(min(1.0, cosine), DECIMALS)})
     write_jsonl(output, rows)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], list[Any]]:
+    """Return where a cell stands in the grid, and its trials."""
+    header, *trials = read_jsonl(path)
+    return {"study": header["cell"]["study"], "arm": header["cell"]["arm"], "group": path.stem}, trials
 
 
 def encode(texts: Sequence[str], folder: Path, device: str) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -63,13 +63,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, bia
     )
 
 
-def attention_forward(
+def attention_forward(  # noqa: PLR0917 (transformers calls it with these, in this order)
     module: torch.nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    *,
+    dropout: float = 0.0,
     scaling: float | None = None,
     tap: AttentionTap | None = None,
     **_: Any,
