@@ -1,7 +1,7 @@
 """The grid of a run: a configuration becomes cells, each with its kind, spec, output and inputs.
 
-A pure function of the configuration; every path of a run is made here and nowhere else. How a study unfolds into cells is
-`kvatlas.studies`' business. Imports neither torch nor transformers and reads no files.
+A pure function of the configuration; how a study unfolds into cells is `kvatlas.studies`' business, and
+where files lie is `kvatlas.paths`'. Imports neither torch nor transformers and reads no files.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
+
+from kvatlas.paths import Paths
 
 RECALL = "recall"
 PREFILL = "prefill"
@@ -18,78 +20,6 @@ PROMPTS = "prompts"
 EMBED = "embed"
 
 Config = Mapping[str, Any]
-
-
-def model_file(model: str) -> str:
-    """The file that stands for a fetched model; the model's folder is its parent."""
-    return f"resources/models/{model}/provenance.json"
-
-
-def text_file(text: str) -> str:
-    """A fetched text."""
-    return f"resources/text/{text}.txt"
-
-
-@dataclass(frozen=True)
-class Paths:
-    """Where the files of the run `run` lie, relative to the working directory."""
-
-    run: str
-
-    @property
-    def results(self) -> str:
-        """The folder of everything computed, which git ignores."""
-        return f"results/{self.run}"
-
-    @property
-    def report(self) -> str:
-        """The folder that is published."""
-        return f"reports/{self.run}"
-
-    def prompts(self, study: str, model: str, group: str) -> str:
-        """The prompts of a group, one JSON line each."""
-        return f"{self.results}/prompts/{study}/{model}/{group}.jsonl"
-
-    def prefill(self, study: str, model: str, group: str) -> str:
-        """The manifest of a prefill; its tensors are in `tensors_of(manifest)`."""
-        return f"{self.results}/prefill/{study}/{model}/{group}.json"
-
-    def cell(self, study: str, model: str, arm: str, group: str) -> str:
-        """The trials of an arm on a group."""
-        return f"{self.results}/cells/{study}/{model}/{arm}/{group}.jsonl"
-
-    def checked(self, study: str, model: str, group: str) -> str:
-        """The seal of a group: its cells were complete, current and paired."""
-        return f"{self.results}/checked/{study}/{model}/{group}.json"
-
-    def embeddings(self, model: str) -> str:
-        """The embedding cosines of one model's outputs."""
-        return f"{self.results}/embeddings/{model}.jsonl"
-
-    def table(self, study: str) -> str:
-        """The aggregates of a study."""
-        return f"{self.results}/tables/{study}.json"
-
-    def figure(self, name: str) -> str:
-        """The stamp of a figure; the pictures themselves are in the report's folder."""
-        return f"{self.results}/figures/{name}.json"
-
-
-def tensors_of(manifest: str | Path) -> Path:
-    """The tensors that belong to the manifest of a prefill."""
-    return Path(manifest).with_suffix(".safetensors")
-
-
-def timing_of(cell: str | Path) -> Path:
-    """The sidecar with the durations of a cell."""
-    return Path(cell).with_suffix(".timing.json")
-
-
-def code_record(output: str | Path) -> Path | None:
-    """The file that tells which code made an output of a run; None for files outside results/ and reports/."""
-    parts = PurePosixPath(output).parts
-    known = len(parts) > 2 and parts[0] in ("results", "reports")
-    return Path("results", parts[1], "code", f"{PurePosixPath(output)}.json") if known else None
 
 
 @dataclass(frozen=True)

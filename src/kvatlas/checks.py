@@ -201,8 +201,8 @@ class _StudyCheck:
         shortest = min(self.contexts)
         if window >= shortest:
             raise KvatlasError(
-                f"methods.{method}.window: {window} queries are longer than the {shortest}-token prompts of {self.path}; "
-                "use a smaller window"
+                f"methods.{method}.window: {window} queries are longer than the {shortest}-token prompts of "
+                f"{self.path}; use a smaller window"
             )
 
     def _check_quantizers(self, path: str, names: Sequence[str]) -> None:
@@ -219,8 +219,8 @@ class _StudyCheck:
             for context in entry.get("contexts", self.contexts):
                 if protected >= context:
                     raise KvatlasError(
-                        f"{where}: n_sinks {values['n_sinks']} + n_recent {values['n_recent']} leave nothing to compress "
-                        f"of a {context}-token context; lower them"
+                        f"{where}: n_sinks {values['n_sinks']} + n_recent {values['n_recent']} leave nothing to "
+                        f"compress of a {context}-token context; lower them"
                     )
                 for text in entry.get("budgets", []):
                     self._check_budget(path, text, values, context)

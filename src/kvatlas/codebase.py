@@ -6,6 +6,7 @@ because a static closure does not see them.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,10 +16,11 @@ from kvatlas import methods
 from kvatlas.cells import EMBED, PROMPTS
 from kvatlas.compression.registry import POLICIES, QUANTIZERS
 from kvatlas.errors import KvatlasError
-from kvatlas.prompt_files import TASKS
 from kvatlas.fingerprint import MODEL_PACKAGES, REPOSITORY, SOURCE_ROOT, TABLE_PACKAGES, Explanation, explain
+from kvatlas.prompt_files import TASKS
 
-
+# Keys of a catalog entry that describe a model without changing a byte of it.
+_DESCRIPTIVE = ("title", "role", "max_positions", "shape", "upstream")
 CLAIMS_FILE = "config/claims.yaml"
 PUBLISHED_FOLDER = "config/published"
 FIGURES_FOLDER = "src/kvatlas/reporting/figures"
@@ -28,10 +30,7 @@ TEMPLATES_FOLDER = "src/kvatlas/reporting/templates"
 def cell_code(spec: Mapping[str, Any], *, track_versions: bool = True) -> Explanation:
     """Explain the code of a cell: its experiment, and of policies and quantizers only those that its arm names."""
     kind = spec["kind"]
-    if kind == PROMPTS:
-        modules = ["kvatlas.prompt_files", TASKS[spec["study"]]]
-    else:
-        modules = [f"kvatlas.experiments.{kind}"]
+    modules = ["kvatlas.prompt_files", TASKS[spec["study"]]] if kind == PROMPTS else [f"kvatlas.experiments.{kind}"]
     notes = {}
     named = (
         ("policy", POLICIES, spec.get("policy", {}).get("name", methods.FULL)),
@@ -46,9 +45,14 @@ def cell_code(spec: Mapping[str, Any], *, track_versions: bool = True) -> Explan
     return explain(modules, packages=(*MODEL_PACKAGES, *extra) if track_versions else (), notes=notes)
 
 
-def fetch_code(kind: str) -> Explanation:
-    """Explain the code that fetches a `model` or a `text`."""
-    return explain(["kvatlas.lm.sources"] if kind == "model" else ["kvatlas.lm.texts"])
+def fetch_code(kind: str, entry: Mapping[str, Any]) -> Explanation:
+    """Explain what decides the bytes of a fetched `model` or `text`: its catalog entry, and the code that converts it.
+
+    Downloaded files are compared with pinned hashes, so how they are downloaded does not count.
+    """
+    modules = ["kvatlas.lm.texts"] if kind == "text" else ["kvatlas.lm.gguf"] if entry.get("format") == "gguf" else []
+    decisive = {key: value for key, value in entry.items() if key not in _DESCRIPTIVE}
+    return explain(modules, notes={"entry": json.dumps(decisive, sort_keys=True)}, follow=False)
 
 
 def table_code(study: str) -> Explanation:

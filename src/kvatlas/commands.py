@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from kvatlas import codebase, config, plan, prefills, staleness, studies
-from kvatlas.cells import EMBED, PREFILL, PROMPTS, RECALL, code_record
+from kvatlas.cells import EMBED, PREFILL, PROMPTS, RECALL
 from kvatlas.errors import KvatlasError
 from kvatlas.files import read_json, write_json
 from kvatlas.fingerprint import Explanation, combine
+from kvatlas.paths import code_record
 from kvatlas.workflow import Workflow
 
 _OUT_OF_MEMORY = ("DefaultCPUAllocator", "out of memory", "not enough memory")

@@ -10,7 +10,7 @@ import json
 from collections.abc import Hashable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jsonschema
 import yaml
@@ -67,7 +67,7 @@ def load(path: Path | str = DEFAULT_FILE, root: Path | str = ".") -> Config:
 
 
 def validate(config: Mapping[str, Any], root: Path | str = ".") -> Config:
-    """Return `config` as plain values once schema and meaning are checked. Raises KvatlasError for the first mistake."""
+    """Return `config` as plain values once schema and meaning are checked; KvatlasError tells the first mistake."""
     # Snakemake hands over its own mapping types; plain values make specs and hashes independent of it.
     plain: Config = json.loads(json.dumps(config))
     errors = sorted(_validator().iter_errors(plain), key=_rank)
@@ -94,32 +94,38 @@ def explain(error: ValidationError) -> str:
     """Tell one schema error in one line: the key's path, what is wrong, what is allowed."""
     path = _key_path(error.absolute_path)
     schema: Mapping[str, Any] = error.schema if isinstance(error.schema, dict) else {}
-    value, rule = error.instance, error.validator_value
-    match error.validator:
-        case "additionalProperties":
-            known = list(schema.get("properties", {}))
-            unknown = next(key for key in value if key not in known)
-            return f"{_join(path, unknown)}: unknown key{closest(unknown, known)}; allowed here: {', '.join(known)}"
-        case "required":
-            missing = next(key for key in rule if key not in value)
-            return f"{_join(path, missing)}: this key is missing"
+    kind, value, rule = str(error.validator), cast(Any, error.instance), cast(Any, error.validator_value)
+    if kind == "additionalProperties":
+        known = list(schema.get("properties", {}))
+        unknown = next(key for key in value if key not in known)
+        return f"{_join(path, unknown)}: unknown key{closest(unknown, known)}; allowed here: {', '.join(known)}"
+    if kind == "required":
+        missing = next(key for key in rule if key not in value)
+        return f"{_join(path, missing)}: this key is missing"
+    hint = f"; {schema['description']}" if "description" in schema else ""
+    return f"{path}: {_fault(kind, value, rule) or ' '.join(error.message.split())}{hint}"
+
+
+def _fault(kind: str, value: Any, rule: Any) -> str | None:
+    """What is wrong with a value, in the words of someone who edits the YAML file; None for rarer rules."""
+    words = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most"}
+    match kind:
         case "enum":
-            allowed = ", ".join(map(str, rule))
-            return f"{path}: {value!r} is not allowed{closest(str(value), list(map(str, rule)))}; choose from {allowed}"
+            allowed = list(map(str, rule))
+            fault = f"{value!r} is not allowed{closest(str(value), allowed)}; choose from {', '.join(allowed)}"
         case "type":
-            return f"{path}: {_shown(value)} is not {_named(rule)}{_meant(schema)}"
+            fault = f"{_shown(value)} is not {_named(rule)}"
         case "minimum" | "exclusiveMinimum" | "maximum":
-            bound = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most"}[str(error.validator)]
-            return f"{path}: {value} is out of range; it must be {bound} {rule}"
-        case "minItems" | "minProperties":
-            return f"{path}: must not be empty{_meant(schema)}"
+            fault = f"{value} is out of range, it must be {words[kind]} {rule}"
+        case "minItems" | "minProperties" | "minLength":
+            fault = "must not be empty"
         case "uniqueItems":
-            double = next(item for position, item in enumerate(value) if item in value[:position])
-            return f"{path}: {double!r} is listed twice"
+            fault = f"{next(item for place, item in enumerate(value) if item in value[:place])!r} is listed twice"
         case "pattern":
-            return f"{path}: {value!r} is not valid{_meant(schema)}"
+            fault = f"{value!r} is not valid"
         case _:
-            return f"{path}: {' '.join(error.message.split())}"
+            return None
+    return fault
 
 
 def _key_path(parts: Iterable[Any]) -> str:
@@ -131,10 +137,6 @@ def _key_path(parts: Iterable[Any]) -> str:
 
 def _join(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
-
-
-def _meant(schema: Mapping[str, Any]) -> str:
-    return f"; {schema['description']}" if "description" in schema else ""
 
 
 def _shown(value: Any) -> str:

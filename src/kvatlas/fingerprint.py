@@ -13,6 +13,7 @@ import importlib.metadata
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from kvatlas.errors import KvatlasError
 
@@ -36,15 +37,18 @@ def explain(
     packages: Iterable[str] = (),
     *,
     notes: Mapping[str, str] | None = None,
+    follow: bool = True,
     root: Path = SOURCE_ROOT,
 ) -> Explanation:
     """Return what a fingerprint is made of: file, `package NAME` or note -> hash or version.
 
-    `modules` are the dotted names to start from, `data` files relative to the repository, `packages` distributions
-    whose version counts, `notes` any other text. Raises KvatlasError for a module or file that does not exist.
+    `modules` are the dotted names to start from (without `follow`, their imports do not count), `data` files relative
+    to the repository, `packages` distributions whose version counts, `notes` any other text. Raises KvatlasError for a
+    module or file that does not exist.
     """
     parts: Explanation = {}
-    for module in closure(tuple(sorted(set(modules))), root):
+    names = tuple(sorted(set(modules)))
+    for module in closure(names, root) if follow else names:
         path = _file_of(module, root)
         if path is not None:
             parts[path.relative_to(root.parent).as_posix()] = _code_hash(path)
@@ -151,7 +155,7 @@ def _canonical(node: object, is_registry: bool = False) -> str:
         return repr(node)
     fields = []
     for name in sorted(node._fields):
-        value = getattr(node, name, None)
+        value: Any = getattr(node, name, None)
         if name == "body" and isinstance(node, _DOCUMENTED):
             value = _without_docstring(value)
         if isinstance(node, ast.Module) and name == "body":

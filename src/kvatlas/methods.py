@@ -23,7 +23,7 @@ SOURCE_ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Field:
-    """One parameter of a policy: its name, its annotation as source text, and its default (None when it is not a literal)."""
+    """One parameter of a policy; `annotation` is source text, `default` is None when it is not a literal."""
 
     name: str
     annotation: str
@@ -37,7 +37,7 @@ def policy_of(config: Mapping[str, Any], method: str) -> dict[str, Any]:
 
 
 def window_of(policy: Mapping[str, Any]) -> int | None:
-    """Return how many queries vote in `policy` (its own value or the default), or None for policies without a window."""
+    """Return how many queries vote in `policy` (default included), or None for policies without a window."""
     field = policy_fields(policy["name"]).get("window")
     return None if field is None else int(policy.get("window", field.default))
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kvatlas.cells import tensors_of
 from kvatlas.errors import KvatlasError
 from kvatlas.files import checksum, read_json, write_json
 from kvatlas.lm.staging import locked
+from kvatlas.paths import tensors_of
 
 Spec = Mapping[str, Any]
 Inputs = Mapping[str, Path]

@@ -1,4 +1,4 @@
-"""From cells to the data of the report: the table of a study, then results.json, trials.parquet, timings.json, config.json.
+"""From cells to the data of the report: a study's table, then results.json, trials.parquet, timings.json, config.json.
 
 Pure functions of the cells (timings and the machine's description aside). Imports no torch.
 """
@@ -15,11 +15,12 @@ from typing import Any
 from kvatlas import studies
 from kvatlas.analysis import claim as claim_files
 from kvatlas.analysis import claims, published, trials
-from kvatlas.cells import RECALL, Cell, Grid, model_file, timing_of
+from kvatlas.cells import RECALL, Cell, Grid
 from kvatlas.codebase import CLAIMS_FILE, PUBLISHED_FOLDER
 from kvatlas.errors import KvatlasError
 from kvatlas.files import read_json, read_jsonl, write_json
 from kvatlas.fingerprint import MODEL_PACKAGES, version
+from kvatlas.paths import model_file, timing_of
 
 SCHEMA = 1
 _PACKAGES = (*MODEL_PACKAGES, "scipy", "sentence-transformers", "kvatlas")

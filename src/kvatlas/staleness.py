@@ -11,10 +11,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kvatlas import codebase, prefills
-from kvatlas.cells import RECALL, Cell, code_record
+from kvatlas.cells import RECALL, Cell
 from kvatlas.errors import KvatlasError
 from kvatlas.files import checksum, read_json, read_jsonl, write_json
 from kvatlas.fingerprint import Explanation, differences
+from kvatlas.paths import code_record
 from kvatlas.workflow import Workflow
 
 _SHOWN = 5

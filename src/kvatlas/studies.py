@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvatlas import methods
-from kvatlas.cells import PREFILL, PROMPTS, RECALL, Cell, Config, Grid, Paths, model_file, text_file
+from kvatlas.arms import Arm, arms_of, listed
+from kvatlas.cells import PREFILL, PROMPTS, RECALL, Cell, Config, Grid
+from kvatlas.paths import Paths, model_file, text_file
 
-BASE = "base"
 FLOOR = "floor"
 DEFAULT_BLOCK = 32
 DEFAULT_SCHEDULE = "every_step"
@@ -54,73 +55,6 @@ class View:
     def text_input(self) -> dict[str, str]:
         """The text of the study, if it names one."""
         return {"text": text_file(self.block["text"])} if "text" in self.block else {}
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A method at a budget, with a quantizer, under a setting (what is protected)."""
-
-    method: str
-    budget: str = "none"
-    quantizer: str = methods.NO_QUANTIZER
-    setting: str = BASE
-
-    @property
-    def id(self) -> str:
-        """The arm's name in paths and tables: `snapkv-4x`, `l2norm-10pct`, `full-int8`, `keydiff-256slots-int4-bare`."""
-        parts = [self.method]
-        if self.method != methods.FULL:
-            parts.append(budget_id(self.budget))
-        if self.quantizer != methods.NO_QUANTIZER:
-            parts.append(self.quantizer)
-        if self.setting != BASE:
-            parts.append(self.setting)
-        return "-".join(parts)
-
-    def spec(self, view: View) -> Spec:
-        """The keys of a cell's spec that the arm decides."""
-        block = view.block
-        base = {key: block.get(key, []) for key in ("n_sinks", "n_recent", "skip_layers")}
-        named = block.get("settings", {}).get(self.setting, {})
-        label = {"setting": self.setting} if self.setting != BASE else {}
-        policy = {"name": methods.FULL} if self.method == methods.FULL else methods.policy_of(view.config, self.method)
-        return {
-            "arm": self.id,
-            "method": self.method,
-            "policy": policy,
-            "budget": self.budget,
-            "quantizer": self.quantizer,
-            **base,
-            **named,
-            **label,
-        }
-
-
-def budget_id(budget: str) -> str:
-    """The budget in a path: `4x`, `50pct`, `256slots`."""
-    return budget if budget.endswith("x") else f"{budget[:-1]}pct" if budget.endswith("%") else f"{budget}slots"
-
-
-def arms_of(entries: Config | list[Config]) -> list[Arm]:
-    """The arms of a mode: the full cache first, then methods x budgets x quantizers x settings of each entry, each once."""
-    arms = [Arm(methods.FULL)]
-    for entry in listed(entries):
-        quantizers = entry.get("quantizers", [methods.NO_QUANTIZER])
-        arms += [Arm(methods.FULL, quantizer=quantizer) for quantizer in quantizers]
-        arms += [
-            Arm(method, budget, quantizer, setting)
-            for method in entry["methods"]
-            if method != methods.FULL
-            for budget in entry.get("budgets", [])
-            for quantizer in quantizers
-            for setting in entry.get("settings", [BASE])
-        ]
-    return list(dict.fromkeys(arms))
-
-
-def listed(entries: Config | list[Config]) -> list[Config]:
-    """One map of arms or a list of such maps, as a list."""
-    return [entries] if isinstance(entries, Mapping) else entries
 
 
 def shards(count: int, size: int) -> list[list[int]]:
@@ -206,7 +140,9 @@ def recall_study(view: View) -> Iterator[Cell]:
             view.model_input() | {"prompts": prompts},
         )
         inputs = view.model_input() | {"prompts": prompts, "prefill": prefill}
-        for spec in [view.head(RECALL) | arm.spec(view) | shared for arm in arms] + _repeat(view, shared, group):
+        for spec in [view.head(RECALL) | arm.spec(view.config, block) | shared for arm in arms] + _repeat(
+            view, shared, group
+        ):
             output = view.paths.cell(view.study, view.model, spec["arm"], group.id)
             yield Cell(RECALL, view.study, view.model, spec["arm"], group.id, spec, output, inputs)
 
@@ -217,14 +153,14 @@ def _repeat(view: View, shared: Spec, group: Group) -> list[Spec]:
         return []
     batch = view.block["noise_batch"]
     again = {"arm": f"{methods.FULL}-batch{batch}", "batch": batch}
-    return [view.head(RECALL) | Arm(methods.FULL).spec(view) | shared | again]
+    return [view.head(RECALL) | Arm(methods.FULL).spec(view.config, view.block) | shared | again]
 
 
 def _cell(view: View, kind: str, group: str, spec: Spec, inputs: Mapping[str, str]) -> Cell:
     """A cell without prompts and prefill files of its own."""
     output = view.paths.cell(view.study, view.model, spec["arm"], group)
     whole = view.head(kind) | spec | view.machine()
-    return Cell(kind, view.study, view.model, spec["arm"], group, whole, output, view.model_input() | inputs)
+    return Cell(kind, view.study, view.model, spec["arm"], group, whole, output, {**view.model_input(), **inputs})
 
 
 def online_lm(view: View) -> Iterator[Cell]:
@@ -233,7 +169,7 @@ def online_lm(view: View) -> Iterator[Cell]:
     for protocol in block.get("protocols", ["online"]):
         stream = {"protocol": protocol, "text": block["text"], "tokens": block["tokens"]}
         for arm in arms_of(block["arms"]):
-            spec = arm.spec(view) | stream | {"block": block.get("block", DEFAULT_BLOCK)}
+            spec = arm.spec(view.config, block) | stream | {"block": block.get("block", DEFAULT_BLOCK)}
             yield _cell(view, "online_lm", f"{protocol}-{block['tokens']}-0", spec, view.text_input())
 
 
@@ -263,7 +199,7 @@ def task_suite(view: View) -> Iterator[Cell]:
             spec = view.head(PROMPTS) | place | {"instances": instances}
             yield Cell(PROMPTS, view.study, view.model, "", group, spec, prompts, view.model_input())
             for arm in arms:
-                spec = arm.spec(view) | place | {"shard": shard} | run
+                spec = arm.spec(view.config, block) | place | {"shard": shard} | run
                 yield _cell(view, "task_suite", group, spec, {"prompts": prompts})
 
 

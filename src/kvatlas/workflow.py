@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from kvatlas import codebase, config, methods, studies
-from kvatlas.cells import EMBED, PREFILL, PROMPTS, RECALL, Cell, Grid, model_file, text_file
+from kvatlas.cells import EMBED, PREFILL, PROMPTS, RECALL, Cell, Grid
 from kvatlas.errors import KvatlasError
 from kvatlas.fingerprint import Explanation, combine
 from kvatlas.lm.catalog import MODELS_FILE, TEXTS_FILE, load_models, load_texts
+from kvatlas.paths import model_file, text_file
 
 # Keys of the configuration that change how a run is carried out, but nothing that it reports.
 _MACHINERY = ("keep_prefill", "threads", "track_versions")
@@ -127,7 +128,7 @@ class Workflow:
             for name, entry in catalog.items()
             if file(name) == path
         )
-        return combine({"entry": json.dumps(entry, sort_keys=True), "code": combine(codebase.fetch_code(kind))})
+        return combine(codebase.fetch_code(kind, entry))
 
     # -- functions of wildcards, for rules
 
@@ -147,17 +148,21 @@ class Workflow:
         """The same as arguments of `--input`."""
         return lambda wildcards: [f"{name}={path}" for name, path in self.cell_at(kind, wildcards).inputs.items()]
 
-    def model_entry(self, wildcards: Any) -> str:
-        """A model's catalog entry as one line of JSON."""
+    def model_entry(self, wildcards: Any, output: Any) -> str:
+        """A model's catalog entry as one line of JSON; untracked (it depends on `output`), see `model_code`."""
         return json.dumps(self.models[wildcards.model], sort_keys=True)
 
-    def text_entry(self, wildcards: Any) -> str:
-        """A text's catalog entry as one line of JSON."""
+    def text_entry(self, wildcards: Any, output: Any) -> str:
+        """A text's catalog entry as one line of JSON; untracked, see `text_code`."""
         return json.dumps(self.texts[wildcards.text], sort_keys=True)
 
-    def fetch_code(self, kind: str) -> str:
-        """The fingerprint of what fetches a `model` or a `text`."""
-        return combine(codebase.fetch_code(kind))
+    def model_code(self, wildcards: Any) -> str:
+        """The fingerprint of a fetched model."""
+        return combine(codebase.fetch_code("model", self.models[wildcards.model]))
+
+    def text_code(self, wildcards: Any) -> str:
+        """The fingerprint of a fetched text."""
+        return combine(codebase.fetch_code("text", self.texts[wildcards.text]))
 
     def seal_cells(self, wildcards: Any) -> list[str]:
         """The cells of a group."""
@@ -258,7 +263,7 @@ class Workflow:
         weights = (12 * shape["layers"] * hidden + 150_000) * hidden * self.bytes_per_number()
         prompts = self.prompts_of(cell)
         caches = 2 * prompts * self.context_of(cell) * self.kv_bytes(cell.model)
-        return _PYTHON_MB + (weights + caches) // 2**20
+        return _PYTHON_MB + int(weights + caches) // 2**20
 
     def bytes_per_number(self) -> int:
         """Bytes of a number of the model and its cache."""

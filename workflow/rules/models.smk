@@ -9,7 +9,7 @@ rule fetch_model:
         mem_mb=4000,
     params:
         entry=FLOW.model_entry,
-        code=FLOW.fetch_code("model"),
+        code=FLOW.model_code,
     shell:
         "kvatlas fetch-model --name {wildcards.model} --entry {params.entry:q} --output {output} > {log} 2>&1"
 
@@ -25,6 +25,6 @@ rule fetch_text:
         mem_mb=2000,
     params:
         entry=FLOW.text_entry,
-        code=FLOW.fetch_code("text"),
+        code=FLOW.text_code,
     shell:
         "kvatlas fetch-text --name {wildcards.text} --entry {params.entry:q} --output {output} > {log} 2>&1"

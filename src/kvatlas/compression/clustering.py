@@ -6,10 +6,7 @@ the weighted means of equally long contiguous segments; an empty cluster takes t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 # Rows of a batch are clustered together up to this many distances at a time (fp32: 256 MB).
@@ -21,14 +18,24 @@ def segments(n_slots: int, n_clusters: int, device: torch.device) -> Tensor:
     return torch.arange(n_slots, device=device) * n_clusters // n_slots
 
 
-def weighted_means(rows: Tensor, weights: Tensor, membership: Tensor) -> Tensor:
-    """Return the barycentre of each cluster, `[N, k, c]`.
+def cluster_sums(rows: Tensor, cluster: Tensor, n_clusters: int) -> Tensor:
+    """Return the sum of `rows` `[N, M, c]` over the members of each cluster `[N, M]`, `[N, k, c]`."""
+    n_rows = rows.shape[0]
+    offset = torch.arange(n_rows, device=rows.device)[:, None] * n_clusters
+    sums = rows.new_zeros(n_rows * n_clusters, rows.shape[-1])
+    sums.index_add_(0, (cluster + offset).flatten(), rows.flatten(0, 1))
+    return sums.view(n_rows, n_clusters, rows.shape[-1])
+
+
+def weighted_means(rows: Tensor, weights: Tensor, cluster: Tensor, n_clusters: int) -> Tensor:
+    """Return the barycentre of each cluster, `[N, k, c]` float32.
 
     Args:
-        rows: `[N, M, c]`. weights: `[N, M]` above 0. membership: `[N, M, k]` one-hot.
+        rows: `[N, M, c]`. weights: `[N, M]` above 0. cluster: `[N, M]` int64, none empty.
     """
-    weighted = membership * weights[..., None]
-    return weighted.transpose(1, 2) @ rows / weighted.sum(dim=1)[..., None].clamp_min(1e-30)
+    weight = weights.float()[..., None]
+    sums = cluster_sums(torch.cat([rows.float() * weight, weight], dim=-1), cluster, n_clusters)
+    return sums[..., :-1] / sums[..., -1:]
 
 
 def assign(keys: Tensor, weights: Tensor, n_clusters: int, n_iter: int = 5) -> Tensor:
@@ -37,15 +44,14 @@ def assign(keys: Tensor, weights: Tensor, n_clusters: int, n_iter: int = 5) -> T
     Args:
         keys: `[N, M, d]`. weights: `[N, M]` above 0. n_clusters: at most M. n_iter: Lloyd steps.
     """
-    n_rows, n_slots, _ = keys.shape
+    n_slots = keys.shape[1]
+    step = max(1, MAX_DISTANCES // (n_slots * n_clusters))
     parts = []
-    for low, high in _row_chunks(n_rows, n_slots * n_clusters):
-        part, weight = keys[low:high].float(), weights[low:high].float()
-        cluster = segments(n_slots, n_clusters, keys.device).expand(high - low, n_slots)
+    for part, weight in zip(keys.float().split(step), weights.split(step), strict=True):
+        cluster = segments(n_slots, n_clusters, keys.device).expand(len(part), n_slots)
         for _ in range(n_iter):
-            centroids = weighted_means(part, weight, _one_hot(cluster, n_clusters))
-            distances = torch.cdist(part, centroids, compute_mode="use_mm_for_euclid_dist")
-            nearest = distances.min(dim=-1)
+            centroids = weighted_means(part, weight, cluster, n_clusters)
+            nearest = torch.cdist(part, centroids, compute_mode="use_mm_for_euclid_dist").min(dim=-1)
             cluster = fill_empty(nearest.indices, nearest.values, n_clusters)
         parts.append(cluster)
     return torch.cat(parts)
@@ -72,29 +78,3 @@ def fill_empty(cluster: Tensor, distance: Tensor, n_clusters: int) -> Tensor:
                 if not empty:
                     break
     return cluster
-
-
-def _one_hot(cluster: Tensor, n_clusters: int) -> Tensor:
-    return F.one_hot(cluster, n_clusters).to(torch.float32)
-
-
-def barycentres(cluster: Tensor, n_clusters: int, weights: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
-    """Return the weighted mean of each cluster for every tensor of `rows`, `[N, M, c]` each -> `[N, k, c]` each."""
-    results: list[list[Tensor]] = [[] for _ in rows]
-    for low, high in _row_chunks(cluster.shape[0], cluster.shape[1] * n_clusters):
-        membership = _one_hot(cluster[low:high], n_clusters)
-        for result, row in zip(results, rows, strict=True):
-            result.append(weighted_means(row[low:high].float(), weights[low:high].float(), membership))
-    return tuple(torch.cat(result) for result in results)
-
-
-def member_sums(cluster: Tensor, n_clusters: int, column: Tensor) -> Tensor:
-    """Return the sum of `column` `[N, M]` over the members of each cluster, `[N, k]`."""
-    membership = _one_hot(cluster, n_clusters)
-    return (membership.transpose(1, 2) @ column.float()[..., None])[..., 0]
-
-
-def _row_chunks(n_rows: int, size: int) -> Iterator[tuple[int, int]]:
-    step = max(1, MAX_DISTANCES // max(1, size))
-    for low in range(0, n_rows, step):
-        yield low, min(low + step, n_rows)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvatlas.cells import timing_of
+from kvatlas.paths import timing_of
 from kvatlas.files import write_json, write_jsonl
 
 

@@ -40,7 +40,7 @@ def run(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> No
         for trial in trials:
             key = (place["study"], place["group"], trial["id"])
             if key not in full:
-                raise KvatlasError(f"cell {place}: no output of the full cache for prompt {trial['id']} to compare with")
+                raise KvatlasError(f"cell {place}: no full-cache output of prompt {trial['id']} to compare with")
             cosine = float(vectors[trial["output"]] @ vectors[full[key]])
             rows.append(place | {"id": trial["id"], "embed_cosine": round(min(1.0, cosine), DECIMALS)})
     write_jsonl(output, rows)

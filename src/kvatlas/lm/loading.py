@@ -6,6 +6,7 @@ logits and a `CompressedCache`; how a model is built stays inside transformers.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,10 @@ class LanguageModel:
         Raises KvatlasError when the folder is incomplete or the architecture lacks the attention interface.
         """
         where = pick_device(device)
+        if where.type == "cuda":
+            # Sums over clusters use atomics otherwise, and two runs would differ in their last bits.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True, warn_only=True)
         try:
             model = AutoModelForCausalLM.from_pretrained(
                 str(folder),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kvatlas.compression.budget import SlotBudget
-from kvatlas.compression.clustering import assign, barycentres, member_sums
+from kvatlas.compression.clustering import assign, cluster_sums, weighted_means
 from kvatlas.compression.policies.base import Policy, PromptContext
 from kvatlas.compression.policies.snapkv import WindowVote
 from kvatlas.compression.selection import top_slots
@@ -101,21 +101,17 @@ class EMeans(WindowVote, Policy):
         lead, weights = keys.shape[:2], columns["weight"].flatten(0, 1)
         base = context.rotary.move(keys, columns[POSITION], 0.0) if self.pre_rope else keys
         cluster = assign(base.flatten(0, 1), weights, n_clusters, self.n_iter)
-        averaged = torch.stack([columns[POSITION], columns.get(OBSERVERS, columns[POSITION])], dim=-1)
-        new_keys, new_values, means = (
-            rows.unflatten(0, lead)
-            for rows in barycentres(
-                cluster, n_clusters, weights, base.flatten(0, 1), values.flatten(0, 1), averaged.flatten(0, 1)
-            )
-        )
-        new_columns = {
-            name: member_sums(cluster, n_clusters, column.flatten(0, 1)).unflatten(0, lead)
-            for name, column in columns.items()
-            if name not in (POSITION, OBSERVERS)
-        }
-        new_columns[POSITION] = means[..., 0]
+        averaged = [base, values, columns[POSITION][..., None], columns.get(OBSERVERS, columns[POSITION])[..., None]]
+        joined = torch.cat([tensor.float() for tensor in averaged], dim=-1).flatten(0, 1)
+        means = weighted_means(joined, weights, cluster, n_clusters).unflatten(0, lead)
+        new_keys, new_values, positions, observers = means.split([tensor.shape[-1] for tensor in averaged], dim=-1)
+        summed = [name for name in columns if name not in (POSITION, OBSERVERS)]
+        stacked = torch.stack([columns[name] for name in summed], dim=-1).flatten(0, 1)
+        sums = cluster_sums(stacked, cluster, n_clusters).unflatten(0, lead)
+        new_columns = {name: sums[..., index] for index, name in enumerate(summed)}
+        new_columns[POSITION] = positions[..., 0]
         if OBSERVERS in columns:
-            new_columns[OBSERVERS] = means[..., 1]
+            new_columns[OBSERVERS] = observers[..., 0]
         if self.pre_rope:
             new_keys = context.rotary.move(new_keys, 0.0, new_columns[POSITION])
         return new_keys.to(keys.dtype), new_values.to(values.dtype), new_columns

@@ -1,0 +1,81 @@
+"""Where the files of a run lie. Every path is made here and nowhere else.
+
+Knows no configuration; it is apart from `kvatlas.cells` so that experiments can use it without depending on the grid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+
+def model_file(model: str) -> str:
+    """The file that stands for a fetched model; the model's folder is its parent."""
+    return f"resources/models/{model}/provenance.json"
+
+
+def text_file(text: str) -> str:
+    """A fetched text."""
+    return f"resources/text/{text}.txt"
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where the files of the run `run` lie, relative to the working directory."""
+
+    run: str
+
+    @property
+    def results(self) -> str:
+        """The folder of everything computed, which git ignores."""
+        return f"results/{self.run}"
+
+    @property
+    def report(self) -> str:
+        """The folder that is published."""
+        return f"reports/{self.run}"
+
+    def prompts(self, study: str, model: str, group: str) -> str:
+        """The prompts of a group, one JSON line each."""
+        return f"{self.results}/prompts/{study}/{model}/{group}.jsonl"
+
+    def prefill(self, study: str, model: str, group: str) -> str:
+        """The manifest of a prefill; its tensors are in `tensors_of(manifest)`."""
+        return f"{self.results}/prefill/{study}/{model}/{group}.json"
+
+    def cell(self, study: str, model: str, arm: str, group: str) -> str:
+        """The trials of an arm on a group."""
+        return f"{self.results}/cells/{study}/{model}/{arm}/{group}.jsonl"
+
+    def checked(self, study: str, model: str, group: str) -> str:
+        """The seal of a group: its cells were complete, current and paired."""
+        return f"{self.results}/checked/{study}/{model}/{group}.json"
+
+    def embeddings(self, model: str) -> str:
+        """The embedding cosines of one model's outputs."""
+        return f"{self.results}/embeddings/{model}.jsonl"
+
+    def table(self, study: str) -> str:
+        """The aggregates of a study."""
+        return f"{self.results}/tables/{study}.json"
+
+    def figure(self, name: str) -> str:
+        """The stamp of a figure; the pictures themselves are in the report's folder."""
+        return f"{self.results}/figures/{name}.json"
+
+
+def tensors_of(manifest: str | Path) -> Path:
+    """The tensors that belong to the manifest of a prefill."""
+    return Path(manifest).with_suffix(".safetensors")
+
+
+def timing_of(cell: str | Path) -> Path:
+    """The sidecar with the durations of a cell."""
+    return Path(cell).with_suffix(".timing.json")
+
+
+def code_record(output: str | Path) -> Path | None:
+    """The file that tells which code made an output of a run; None for files outside results/ and reports/."""
+    parts = PurePosixPath(output).parts
+    known = len(parts) > 2 and parts[0] in ("results", "reports")
+    return Path("results", parts[1], "code", f"{PurePosixPath(output)}.json") if known else None

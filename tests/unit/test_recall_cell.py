@@ -1,0 +1,165 @@
+"""Prefill and recall cells on a tiny model: forks are exact, the full cache is its own reference, files are checked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kvatlas.errors import KvatlasError
+from kvatlas.experiments import prefill, recall
+from kvatlas.experiments.decoding import PADDING, greedy, padded, teacher_force, token_nlls
+from kvatlas.files import read_jsonl, write_jsonl
+from kvatlas.lm.cache import Observation
+from kvatlas.lm.loading import LanguageModel
+from kvatlas.tasks import needle
+from tests.support.tiny_models import make_model_dir, tiny_tokenizer
+
+MACHINE = {"device": "cpu", "dtype": "fp32"}
+PLACE = {"study": "needle", "model": "tiny", "mode": "aware", "context": 160, "shard": 0, "new_tokens": 6, **MACHINE}
+PREFILL = {"kind": "prefill", "block": 0, "windows": [4], **PLACE}
+
+
+def recall_spec(policy: dict[str, Any], arm: str, **more: Any) -> dict[str, Any]:
+    budget = {"budget": "4x", "n_sinks": 2, "n_recent": 8, "skip_layers": [], "quantizer": "none"}
+    return {"kind": "recall", "arm": arm, "method": policy["name"], "policy": policy, **PLACE, **budget, **more}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("recall")
+    make_model_dir(root / "model", "qwen2", heads=6, kv_heads=2)
+    prompts = needle.make_prompts(
+        tiny_tokenizer(), mode="aware", context=160, seeds=[0, 1], depths=[20, 80], haystack="sentences", corpus=None
+    )
+    write_jsonl(root / "prompts.jsonl", prompts)
+    found = {"model": root / "model", "prompts": root / "prompts.jsonl", "prefill": root / "prefill.safetensors"}
+    prefill.run(PREFILL, found, found["prefill"])
+    return found
+
+
+def run_recall(inputs: dict[str, Path], spec: dict[str, Any], output: Path) -> list[dict[str, Any]]:
+    recall.run(spec, inputs, output)
+    return read_jsonl(output)[1:]
+
+
+def test_the_full_cache_is_its_own_reference(inputs, tmp_path):
+    trials = run_recall(inputs, recall_spec({"name": "full"}, "full", budget="none"), tmp_path / "full.jsonl")
+    assert len(trials) == 4
+    for trial in trials:
+        assert trial["ref_kls"] == [0.0] * len(trial["ref_kls"])
+        assert all(trial["ref_top1"])
+        assert trial["hidden_cosine"] == pytest.approx(1.0, abs=1e-5)
+        assert trial["ref_nlls"] == pytest.approx(trial["self_nlls"], abs=1e-3)
+        assert trial["needle_retained"] == 1.0
+        assert trial["slots"] == trial["full_slots"] == 159
+        assert trial["resident_bytes"] == trial["payload_bytes"] == 2 * trial["full_bf16_bytes"]
+
+
+def test_an_arm_measures_what_its_compressed_cache_says(inputs, tmp_path):
+    spec = recall_spec({"name": "snapkv", "window": 4, "kernel": 3}, "snapkv-4x")
+    trials = run_recall(inputs, spec, tmp_path / "snapkv.jsonl")
+    lm = LanguageModel.load(inputs["model"])
+    prompts = read_jsonl(inputs["prompts"])
+    with torch.inference_mode():
+        cache, reference = prefill.load(inputs["prefill"], lm, Observation(windows=(4,)))
+        # The same compression by hand: no fork, no file.
+        fresh = prefill.prefill_rows(lm, prompts, Observation(windows=(4,)), 0)
+        for stored, made in zip(cache.layers, fresh.layers, strict=True):
+            assert torch.equal(stored.store.read()[0], made.store.read()[0])
+            assert torch.equal(stored.columns["vote4"], made.columns["vote4"])
+        compressor = recall.Compressor(
+            recall.make_policy(spec["policy"]), recall.Budget.from_spec(spec), 159, lm.rotary, [0] * 4
+        )
+        compressor(fresh)
+        fresh.stop_observing()
+        own = greedy(lm, fresh.fork(), lm.ids([prompt["ids"][-1:] for prompt in prompts]), 6)
+        log_probs = teacher_force(lm, fresh, lm.ids([prompt["ids"][-1:] for prompt in prompts]), reference.ids)
+        nlls = token_nlls(log_probs, reference.ids)
+    for row, trial in enumerate(trials):
+        assert trial["output_ids"] == own.ids[row][own.ids[row] != PADDING].tolist()
+        real = reference.ids[row] != PADDING
+        assert trial["ref_nlls"] == pytest.approx(nlls[row][real].tolist(), abs=1e-6)
+        assert 0 <= trial["needle_retained"] < 1
+        assert trial["slots"] == 10 + 149 // 4
+        assert trial["resident_bytes"] < trial["peak_bytes"]
+        assert sum(trial["ref_kls"]) > 0
+
+
+def test_the_same_cell_twice_is_the_same_file(inputs, tmp_path):
+    spec = recall_spec({"name": "random"}, "random-4x", fingerprint="abc")
+    for name in ("one", "two"):
+        recall.run(spec, inputs, tmp_path / f"{name}.jsonl")
+    one, two = ((tmp_path / f"{name}.jsonl").read_bytes() for name in ("one", "two"))
+    assert one == two
+    header = json.loads(one.split(b"\n")[0])
+    assert header["fingerprint"] == "abc"
+    assert "fingerprint" not in header["cell"]
+    timing = json.loads((tmp_path / "one.timing.json").read_text())
+    assert timing["wall_seconds"] > 0
+    assert timing["rope_telemetry"]["max_relative_error"] < 1e-5
+
+
+def test_a_repeat_in_another_batch_size_differs_by_rounding_only(inputs, tmp_path):
+    spec = recall_spec({"name": "full"}, "full-batch1", budget="none", batch=1)
+    for trial in run_recall(inputs, spec, tmp_path / "repeat.jsonl"):
+        assert max(trial["ref_kls"]) < 1e-5
+        assert all(trial["ref_top1"])
+
+
+def test_policies_do_not_depend_on_how_prompts_are_batched():
+    prompts = [{"id": "a"}, {"id": "b"}]
+    assert recall.prompt_seed(prompts[0]) != recall.prompt_seed(prompts[1])
+    assert recall.prompt_seed({"id": "a", "depth": 3}) == recall.prompt_seed(prompts[0])
+
+
+@pytest.mark.parametrize("damage", ["truncated", "garbage", "missing"])
+def test_a_broken_prefill_file_is_named_and_no_cell_is_written(damage, inputs, tmp_path):
+    broken = tmp_path / "prefill.safetensors"
+    if damage == "truncated":
+        broken.write_bytes(inputs["prefill"].read_bytes()[:-1000])
+    elif damage == "garbage":
+        broken.write_bytes(b"\xff" * 4096)
+    output = tmp_path / "cell.jsonl"
+    with pytest.raises(KvatlasError, match="broken prefill file") as caught:
+        recall.run(recall_spec({"name": "full"}, "full"), {**inputs, "prefill": broken}, output)
+    assert str(broken) in str(caught.value)
+    assert not list(tmp_path.glob("cell*"))
+
+
+def test_a_prompt_past_the_models_limit_is_told(tmp_path):
+    make_model_dir(tmp_path / "model", "llama", max_positions=32)
+    lm = LanguageModel.load(tmp_path / "model")
+    with pytest.raises(KvatlasError, match="past the model's limit of 32 tokens"):
+        lm.prefill(lm.ids([[5] * 33]), lm.new_cache())
+
+
+def test_decoding_stops_at_the_stop_token_and_pads(inputs):
+    lm = LanguageModel.load(inputs["model"])
+    prompts = read_jsonl(inputs["prompts"])
+    with torch.inference_mode():
+        cache = prefill.prefill_rows(lm, prompts, Observation(), 0)
+        rest = prefill.rest_of(lm, prompts)
+        free = greedy(LanguageModel(lm.model, lm.tokenizer, lm.rotary, ()), cache.fork(), rest, 6)
+        stop = int(free.ids[0, 2])
+        stopped = greedy(LanguageModel(lm.model, lm.tokenizer, lm.rotary, (stop,)), cache.fork(), rest, 6)
+    first = free.ids[0].tolist().index(stop)
+    assert stopped.ids[0, : first + 1].tolist() == free.ids[0, : first + 1].tolist()
+    assert (stopped.ids[0, first + 1 :] == PADDING).all()
+    assert (stopped.nlls[0, first + 1 :] == 0).all()
+
+
+def test_padding_is_never_scored():
+    target = padded([[3, 4], [5]], torch.device("cpu"))
+    assert target.tolist() == [[3, 4], [5, PADDING]]
+    log_probs = torch.full((2, 2, 8), -2.0)
+    assert token_nlls(log_probs, target).tolist() == [[2.0, 2.0], [2.0, 0.0]]
+
+
+def test_rarity_counts_digits_and_capitals(inputs):
+    lm = LanguageModel.load(inputs["model"])
+    ids = lm.tokenizer.encode("QZT-4821 is a code", add_special_tokens=False)
+    assert int(recall.rarity_of(lm, [{"ids": ids}]).sum()) == 7
