@@ -51,7 +51,7 @@ def describe(workflow: Workflow) -> str:
         f"prefill: {_tokens(workflow, prefills):,} tokens; "
         f"decode: up to {sum(_decoded(workflow, cell) for cell in recalls):,} tokens, twice "
         "(own output and reference)",
-        f"prefill files: {sum(sizes) / GIB:.2f} GiB of keys and values, {max(sizes, default=0) / GIB:.2f} GiB the largest; "
+        f"prefill files: {sum(sizes) / GIB:.2f} GiB of keys and values, the largest {max(sizes, default=0) / GIB:.2f}; "
         + ("kept (keep_prefill)" if workflow.keep_prefill else "each released when its group is done"),
         f"memory of a job: up to {max((workflow.cell_memory(cell) for cell in recalls), default=0):,} MB (estimate)",
     ]
