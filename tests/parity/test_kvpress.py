@@ -57,7 +57,7 @@ def kept_by_us(lm: LanguageModel, ids: torch.Tensor, spec: dict, budget: Budget)
 
 @pytest.mark.parametrize(("architecture", "heads", "kv_heads"), SHAPES)
 @pytest.mark.parametrize("tokens", LENGTHS)
-@pytest.mark.parametrize("method", ["snapkv", "streaming_llm", "random"])
+@pytest.mark.parametrize("method", ["snapkv", "streaming_llm", "random", "l2norm", "keydiff", "tova"])
 def test_the_same_slots_are_kept_as_by_kvpress(method, architecture, heads, kv_heads, tokens):
     n_kept = max(int(tokens * 0.5), WINDOW + 1)
     ratio = 1 - (n_kept + 0.5) / tokens  # kvpress keeps int(T (1 - ratio))
@@ -67,6 +67,9 @@ def test_the_same_slots_are_kept_as_by_kvpress(method, architecture, heads, kv_h
         "snapkv": lambda: kvpress.SnapKVPress(compression_ratio=ratio, window_size=WINDOW, kernel_size=5),
         "streaming_llm": lambda: kvpress.StreamingLLMPress(compression_ratio=ratio, n_sink=4),
         "random": lambda: kvpress.RandomPress(compression_ratio=ratio, seed=1),
+        "l2norm": lambda: kvpress.KnormPress(compression_ratio=ratio),
+        "keydiff": lambda: kvpress.KeyDiffPress(compression_ratio=ratio),
+        "tova": lambda: kvpress.TOVAPress(compression_ratio=ratio),
     }[method]()
     theirs = kept_by_kvpress(model, ids, press)
     spec = {"snapkv": {"name": "snapkv", "window": WINDOW, "kernel": 5}}.get(method, {"name": method})

@@ -13,6 +13,10 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "sink_recent": [{}],
     "h2o": [{}, {"normalise": "none"}],
     "snapkv": [{"window": 4, "kernel": 3}, {"window": 4, "kernel": 1}, {"window": 4, "kernel": 5, "pooling": "max"}],
+    "tova": [{}, {"window": 3}],
+    "l2norm": [{}],
+    "high_l2": [{}],
+    "keydiff": [{}],
 }
 CLUSTERING: dict[str, list[dict[str, Any]]] = {
     "emeans_post_rope": [{"window": 4}, {"window": 4, "weights": "uniform"}, {"window": 4, "weights": "cumulative"}],

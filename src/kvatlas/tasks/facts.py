@@ -92,7 +92,7 @@ class FactTask:
     def _identity(self, mode: str, context: int, seed: int, depth: float, haystack: str) -> dict[str, Any]:
         study = self._wording.study
         return {
-            "id": f"{study}-{context}-s{seed}-d{depth:g}",
+            "id": f"{study}-{haystack}-{context}-s{seed}-d{depth:g}",
             "study": study,
             "mode": mode,
             "context": context,
