@@ -3,6 +3,9 @@ if "run" not in config:
     configfile: "config/config.yaml"
 
 
+report: "workflow/report/workflow.rst"
+
+
 include: "workflow/rules/common.smk"
 include: "workflow/rules/models.smk"
 include: "workflow/rules/prompts.smk"
@@ -15,6 +18,7 @@ include: "workflow/rules/quantizer_error.smk"
 include: "workflow/rules/aggregate.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/explorer.smk"
 
 
 rule all:
@@ -22,4 +26,8 @@ rule all:
     input:
         f"{REPORT}/README.md",
         f"{REPORT}/samples.md",
+        f"{REPORT}/explorer.html",
         FLOW.figures(),
+
+
+include: "workflow/rules/publish.smk"

@@ -153,7 +153,7 @@ class _StudyCheck:
         return [(path, [value] if isinstance(value, dict) else value) for path, value in found]
 
     def _check_arms(self, path: str, entries: list[Config]) -> None:
-        arms: Counter[tuple[str, str, str, str, int]] = Counter()
+        arms: Counter[tuple[Any, ...]] = Counter()
         for place, entry in enumerate(entries):
             here = path if len(entries) == 1 else f"{path}[{place}]"
             if "budgets" not in entry and entry["methods"] != [methods.FULL]:
@@ -167,13 +167,15 @@ class _StudyCheck:
             self._check_contexts(f"{here}.contexts", entry)
             self._check_budgets(f"{here}.budgets", entry)
             arms.update(
-                (method, budget, quantizer, setting, context)
+                (method, budget, quantizer, setting, context, protocol, block)
                 for method in entry["methods"]
                 if method != methods.FULL
                 for budget in entry.get("budgets", [])
                 for quantizer in entry.get("quantizers", [methods.NO_QUANTIZER])
                 for setting in entry.get("settings", ["base"])
                 for context in entry.get("contexts", self.contexts)
+                for protocol in entry.get("protocols", self.block.get("protocols", ["online"]))
+                for block in entry.get("blocks", [0])
             )
         for (method, budget, *_), count in arms.items():
             if count > 1:

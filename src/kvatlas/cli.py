@@ -45,12 +45,24 @@ def parser() -> argparse.ArgumentParser:
     why = command("why", commands.why, "Tell what would make a file of a run again, and because of what.")
     why.add_argument("path", help="a file of results/ or reports/")
     _with_config(why)
+    _add_publish(command("publish", commands.publish, "Publish a report as a dataset repository on the Hub."))
+    report = command("report", commands.report, "Print where the pages of a run are, or open them.")
+    report.add_argument("--open", action="store_true", help="open the explorer in a browser")
+    _with_config(report)
     _add_job_commands(command)
     return top
 
 
 def _with_config(made: argparse.ArgumentParser) -> None:
     made.add_argument("--configfile", default=DEFAULT_FILE, help=f"configuration (default: {DEFAULT_FILE})")
+
+
+def _add_publish(made: argparse.ArgumentParser) -> None:
+    _with_config(made)
+    made.add_argument("--folder", type=Path, help="the report (default: that of the configuration's run)")
+    made.add_argument("--repo-id", help="NAME/REPOSITORY (default: publish.repo_id of the configuration)")
+    made.add_argument("--private", action="store_true", help="make a new repository private")
+    made.add_argument("--dry-run", action="store_true", help="check the card and list the files, and send nothing")
 
 
 def _add_job_commands(command: Callable[[str, Handler, str], argparse.ArgumentParser]) -> None:
@@ -75,6 +87,7 @@ def _add_job_commands(command: Callable[[str, Handler, str], argparse.ArgumentPa
     figure.add_argument("--results", type=Path, required=True)
     figure.add_argument("--trials", type=Path, required=True)
     _job(command("pages", commands.pages, "Write the pages of a report."), spec=False)
+    _job(command("explorer", commands.explorer, "Write the explorer of a report."), spec=False)
 
 
 def _job(made: argparse.ArgumentParser, *, spec: bool = True) -> argparse.ArgumentParser:

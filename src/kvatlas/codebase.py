@@ -6,6 +6,7 @@ because a static closure does not see them.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ CLAIMS_FILE = "config/claims.yaml"
 PUBLISHED_FOLDER = "config/published"
 FIGURES_FOLDER = "src/kvatlas/reporting/figures"
 TEMPLATES_FOLDER = "src/kvatlas/reporting/templates"
+EXPLORER_FOLDER = f"{TEMPLATES_FOLDER}/explorer"
 
 
 def cell_code(spec: Mapping[str, Any], *, track_versions: bool = True) -> Explanation:
@@ -75,6 +77,25 @@ def pages_code() -> Explanation:
     """Explain the code and templates of the pages; captions come from the figures' modules."""
     figures = [f"kvatlas.reporting.figures.{name}" for name in figure_names()]
     return explain(["kvatlas.reporting.render", *figures], files_in(TEMPLATES_FOLDER, ".j2"))
+
+
+def explorer_code() -> Explanation:
+    """Explain the code of the explorer, what it is made of, and the plotting library inside it."""
+    files = [path for suffix in (".j2", ".css", ".js") for path in files_in(EXPLORER_FOLDER, suffix)]
+    return explain(["kvatlas.reporting.explorer"], files, ("plotly",))
+
+
+def figure_title(name: str) -> tuple[str, str]:
+    """The title and caption of a figure, read from its file."""
+    tree = ast.parse((REPOSITORY / FIGURES_FOLDER / f"{name}.py").read_text(encoding="utf-8"))
+    found = {
+        target.id: ast.literal_eval(item.value)
+        for item in tree.body
+        if isinstance(item, ast.Assign)
+        for target in item.targets
+        if isinstance(target, ast.Name) and target.id in ("TITLE", "CAPTION")
+    }
+    return found["TITLE"], found["CAPTION"]
 
 
 def figure_names() -> list[str]:

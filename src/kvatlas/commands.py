@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
+import webbrowser
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +17,7 @@ from kvatlas.cells import EMBED, PREFILL, PROMPTS, RECALL
 from kvatlas.errors import KvatlasError
 from kvatlas.files import read_json, write_json
 from kvatlas.fingerprint import Explanation, combine
-from kvatlas.paths import code_record
+from kvatlas.paths import Paths, code_record
 from kvatlas.workflow import Workflow
 
 _OUT_OF_MEMORY = ("DefaultCPUAllocator", "out of memory", "not enough memory")
@@ -145,7 +147,10 @@ def results(args: Namespace) -> None:
 
 
 def figure(args: Namespace) -> None:
-    """Draw a figure into the report's folder, and write its stamp; pictures that it no longer has are removed."""
+    """Draw a figure into the report's folder, and write its stamp; pictures that it no longer has are removed.
+
+    `snakemake --report` reads its copies in the folder named as the stamp.
+    """
     from kvatlas.analysis.trials import read_parquet
     from kvatlas.reporting import figures
 
@@ -155,6 +160,10 @@ def figure(args: Namespace) -> None:
         path.unlink()
     folder.mkdir(parents=True, exist_ok=True)
     written = figures.write(args.name, read_json(args.results), read_parquet(args.trials), folder)
+    pictures = args.output.with_suffix("")
+    pictures.mkdir(parents=True, exist_ok=True)
+    for path in written:
+        shutil.copy(path, pictures)
     write_json(args.output, {"files": [path.as_posix() for path in written]})
 
 
@@ -164,6 +173,44 @@ def pages(args: Namespace) -> None:
 
     _verify(args, codebase.pages_code())
     write_pages(args.output.parent)
+
+
+def publish(args: Namespace) -> None:
+    """Check a report, list its files, and publish them unless it is a dry run."""
+    from kvatlas import publishing
+
+    configuration = config.load(args.configfile)
+    target = configuration.get("publish", {})
+    repo_id = args.repo_id or target.get("repo_id")
+    if not repo_id:
+        raise KvatlasError("publish: no repository; give --repo-id NAME/REPOSITORY, or set publish.repo_id")
+    files = publishing.collect(args.folder or Path(Paths(configuration["run"]).report))
+    print(publishing.describe(files), flush=True)
+    if args.dry_run:
+        print(f"{repo_id}: dry run, nothing was sent")
+    else:
+        print(publishing.publish(files, repo_id, private=args.private or target.get("private", False)))
+
+
+def explorer(args: Namespace) -> None:
+    """Write the explorer of the report."""
+    from kvatlas.reporting.explorer import write_explorer
+
+    _verify(args, codebase.explorer_code())
+    write_explorer(args.output.parent)
+
+
+def report(args: Namespace) -> None:
+    """Print where the pages of a run are; with `--open`, show the explorer in a browser."""
+    folder = Path(studies.grid(config.load(args.configfile)).paths.report)
+    pages = [folder / name for name in ("README.md", "explorer.html")]
+    missing = [path for path in pages if not path.is_file()]
+    if missing:
+        raise KvatlasError(f"{missing[0]}: no such page; build it with snakemake --configfile {args.configfile}")
+    for path in pages:
+        print(path)
+    if args.open and not webbrowser.open(pages[-1].resolve().as_uri()):
+        raise KvatlasError(f"{pages[-1]}: no browser was found here; open the file in one yourself")
 
 
 def check(args: Namespace) -> None:

@@ -27,6 +27,7 @@ def jobs(workflow: Workflow) -> dict[str, int]:
         "results": 1,
         "figure": len(codebase.figure_names()),
         "pages": 1,
+        "explorer": 1,
     }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from kvatlas import studies
 from kvatlas.analysis import claim as claim_files
 from kvatlas.analysis import claims, published, trials
+from kvatlas.analysis.clusters import METRICS
 from kvatlas.cells import RECALL, Cell, Grid
 from kvatlas.codebase import CLAIMS_FILE, PUBLISHED_FOLDER
 from kvatlas.errors import KvatlasError
@@ -34,10 +35,11 @@ def write_table(config: Config, study: str, output: Path) -> None:
     grid = studies.grid(config)
     module = importlib.import_module(f"kvatlas.analysis.{study}")
     arms = sorted({cell.arm for cell in grid.trial_cells(study)})
+    metrics = getattr(module, "METRICS", tuple(METRICS))
     options = {
         # The first model is the one that the run is about; it is held to more clusters than the others.
         "headline": list(config["models"][:1]),
-        "pairs": claims.pairs(claim_files.load(CLAIMS_FILE), study, arms),
+        "pairs": claims.pairs(claim_files.load(CLAIMS_FILE), study, arms, metrics),
     }
     write_json(output, module.aggregate(load_trials(grid, study), options))
 

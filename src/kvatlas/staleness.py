@@ -147,5 +147,7 @@ def _step(workflow: Workflow, path: str) -> tuple[Explanation, str | None]:
     if path in (paths.figure(name), *(f"{paths.report}/figures/{name}{suffix}" for suffix in (".png", ".svg"))):
         return codebase.figure_code(name), None
     if path.startswith(f"{paths.report}/"):
-        return (codebase.pages_code() if path.endswith(".md") else codebase.results_code()), None
+        suffix = PurePosixPath(path).suffix
+        codes = {".md": codebase.pages_code, ".html": codebase.explorer_code}
+        return codes.get(suffix, codebase.results_code)(), None
     raise KvatlasError(f"{path}: run '{paths.run}' makes no such file; is the right --configfile given?")

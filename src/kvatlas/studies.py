@@ -164,13 +164,33 @@ def _cell(view: View, kind: str, group: str, spec: Spec, inputs: Mapping[str, st
 
 
 def online_lm(view: View) -> Iterator[Cell]:
-    """Online language modelling: one cell per arm and protocol over one token stream."""
+    """Online language modelling: one cell per arm, protocol and block size over one token stream."""
     block = view.block
-    for protocol in block.get("protocols", ["online"]):
-        stream = {"protocol": protocol, "text": block["text"], "tokens": block["tokens"]}
-        for arm in arms_of(block["arms"]):
-            spec = arm.spec(view.config, block) | stream | {"block": block.get("block", DEFAULT_BLOCK)}
-            yield _cell(view, "online_lm", f"{protocol}-{block['tokens']}-0", spec, view.text_input())
+    usual = block.get("block", DEFAULT_BLOCK)
+    for (protocol, size), entries in _streams(block, usual).items():
+        label = protocol if size == usual else f"{protocol}-block"
+        group = f"{label}-{block['tokens']}-{0 if size == usual else size}"
+        stream = {"protocol": protocol, "text": block["text"], "tokens": block["tokens"], "block": size}
+        for arm in arms_of(entries):
+            spec = arm.spec(view.config, block) | stream
+            spec["policy"] = _voting_block(spec["policy"], size)
+            yield _cell(view, "online_lm", group, spec, view.text_input())
+
+
+def _streams(block: Config, usual: int) -> dict[tuple[str, int], list[Config]]:
+    """The entries of the arms under each (protocol, block size); an entry's own lists go before the study's."""
+    found: dict[tuple[str, int], list[Config]] = {}
+    for entry in listed(block["arms"]):
+        for protocol in entry.get("protocols", block.get("protocols", ["online"])):
+            for size in entry.get("blocks", [usual]):
+                found.setdefault((protocol, size), []).append(entry)
+    return found
+
+
+def _voting_block(policy: Spec, size: int) -> Spec:
+    """Make the newest block the observation window of a policy that pools a window's vote (TOVA's is the last query)."""
+    pools = {"window", "kernel"} <= set(methods.policy_fields(policy["name"]))
+    return policy | {"window": size} if pools else policy
 
 
 def attention_loss(view: View) -> Iterator[Cell]:

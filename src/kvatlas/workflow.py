@@ -22,7 +22,7 @@ from kvatlas.lm.catalog import MODELS_FILE, TEXTS_FILE, load_models, load_texts
 from kvatlas.paths import model_file, text_file
 
 # Keys of the configuration that change how a run is carried out, but nothing that it reports.
-_MACHINERY = ("keep_prefill", "threads", "track_versions")
+_MACHINERY = ("keep_prefill", "threads", "track_versions", "publish")
 _PYTHON_MB = 1500
 _BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
@@ -244,6 +244,22 @@ class Workflow:
     def pages_code(self) -> str:
         """The fingerprint of the pages."""
         return combine(codebase.pages_code())
+
+    def explorer_code(self) -> str:
+        """The fingerprint of the explorer."""
+        return combine(codebase.explorer_code())
+
+    def figure_title(self, wildcards: Any) -> str:
+        """The title of a figure."""
+        return codebase.figure_title(wildcards.figure)[0]
+
+    def figure_labels(self, wildcards: Any) -> dict[str, str]:
+        """How a figure is listed in Snakemake's report."""
+        return {"Figure": self.figure_title(wildcards)}
+
+    def figure_caption(self, wildcards: Any) -> str:
+        """The caption of a figure."""
+        return codebase.figure_title(wildcards.figure)[1]
 
     # -- resources
 

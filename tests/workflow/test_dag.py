@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.checkout import REPOSITORY, TOY, Checkout, make_checkout
 
-AFTER_CELLS = {"embed", "aggregate", "results", "figure", "pages", "all"}
+AFTER_CELLS = {"embed", "aggregate", "results", "figure", "pages", "explorer", "all"}
 CELLS = "results/toy/cells/needle/smollm2-135m"
 
 
@@ -68,6 +68,7 @@ def test_a_run_from_scratch_has_one_prefill_per_group_and_one_recall_per_arm(tmp
         "results": 1,
         "figure": figures,
         "pages": 1,
+        "explorer": 1,
         "all": 1,
     }
 
@@ -154,6 +155,11 @@ def test_a_figure_edit_redraws_that_figure_only(edited: Checkout) -> None:
 def test_a_template_edit_rebuilds_the_pages_only(edited: Checkout) -> None:
     edited.append("src/kvatlas/reporting/templates/samples.md.j2", "\nAdded.\n")
     assert rules(edited.pending()) == {"pages", "all"}
+
+
+def test_an_edit_of_the_explorer_rebuilds_the_explorer_only(edited: Checkout) -> None:
+    edited.append("src/kvatlas/reporting/templates/explorer/main.js", "\n// Added.\n")
+    assert rules(edited.pending()) == {"explorer", "all"}
 
 
 def test_an_analysis_edit_leaves_the_cells_alone(edited: Checkout) -> None:

@@ -45,7 +45,12 @@ rule aggregate:
     input:
         FLOW.table_inputs,
     output:
-        f"{RESULTS}/tables/{{study}}.json",
+        report(
+            f"{RESULTS}/tables/{{study}}.json",
+            caption="../report/table.rst",
+            category="Tables",
+            labels={"Table": "{study}"},
+        ),
     log:
         f"logs/{RUN}/aggregate/{{study}}.log",
     conda:
@@ -64,7 +69,12 @@ rule results:
         FLOW.tables(),
         FLOW.grid.seals(),
     output:
-        results=f"{REPORT}/results.json",
+        results=report(
+            f"{REPORT}/results.json",
+            caption="../report/results.rst",
+            category="Tables",
+            labels={"Table": "all studies"},
+        ),
         timings=f"{REPORT}/timings.json",
         config=f"{REPORT}/config.json",
         trials=f"{REPORT}/trials.parquet",

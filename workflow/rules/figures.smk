@@ -1,9 +1,17 @@
+# The pictures that readers see are in the report's folder; `snakemake --report` embeds its own copies.
 rule figure:
     input:
         results=f"{REPORT}/results.json",
         trials=f"{REPORT}/trials.parquet",
     output:
-        f"{RESULTS}/figures/{{figure}}.json",
+        stamp=f"{RESULTS}/figures/{{figure}}.json",
+        pictures=report(
+            directory(f"{RESULTS}/figures/{{figure}}"),
+            patterns=["{picture}.png"],
+            caption="../report/figure.rst",
+            category="Figures",
+            labels=FLOW.figure_labels,
+        ),
     log:
         f"logs/{RUN}/figure/{{figure}}.log",
     conda:
@@ -12,5 +20,7 @@ rule figure:
         mem_mb=1000,
     params:
         code=FLOW.figure_code,
+        title=FLOW.figure_title,
+        caption=FLOW.figure_caption,
     shell:
-        "kvatlas figure --name {wildcards.figure} --results {input.results} --trials {input.trials} --code {params.code} --output {output} > {log} 2>&1"
+        "kvatlas figure --name {wildcards.figure} --results {input.results} --trials {input.trials} --code {params.code} --output {output.stamp} > {log} 2>&1"

@@ -5,9 +5,24 @@ rule pages:
         f"{REPORT}/config.json",
         f"{REPORT}/trials.parquet",
     output:
-        page=f"{REPORT}/README.md",
-        samples=f"{REPORT}/samples.md",
-        card=f"{REPORT}/model-card.md",
+        page=report(
+            f"{REPORT}/README.md",
+            caption="../report/readme.rst",
+            category="Pages",
+            labels={"Page": "Report"},
+        ),
+        samples=report(
+            f"{REPORT}/samples.md",
+            caption="../report/samples.rst",
+            category="Pages",
+            labels={"Page": "Samples"},
+        ),
+        card=report(
+            f"{REPORT}/model-card.md",
+            caption="../report/card.rst",
+            category="Pages",
+            labels={"Page": "Model cards"},
+        ),
     log:
         f"logs/{RUN}/pages.log",
     conda:

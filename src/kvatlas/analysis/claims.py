@@ -14,8 +14,9 @@ shares in [0, 1]):
 * needle, passkey (`analysis.needle`): recall, ref_nll, self_nll, gold_nll, ref_kl, ref_top1, embed_cosine,
   hidden_cosine, recall_last_minus_first_depth (arm = versus), recall_interaction (versus "additive");
   passkey `rows` also saved_share.
-* online_lm: nll (cumulative), post_nll (after the budget binds), accuracy; documents are the clusters.
-* attention_loss: alr; arms "layers_0_1", "layers_19_21_29" and versus "other_layers"; query prompts are the
+* online_lm (`analysis.online_lm`): nll (cumulative), post_nll (after the budget binds), accuracy, post_accuracy;
+  blocks of 64 tokens of the one stream are the clusters.
+* attention_loss: alr of L2Compress; arms "layers_0_1", "layers_19_21_29" and versus "other_layers"; prompts are the
   clusters.
 * task_suite: accuracy, accuracy_needle, accuracy_instruction, accuracy_multi_turn, accuracy_summary,
   accuracy_last_minus_first_depth, accuracy_interaction, single_forward_nll; `rows` also kv_share (bytes
@@ -45,11 +46,13 @@ ALPHA = 0.05
 Row = dict[str, Any]
 
 
-def pairs(claims: Iterable[Claim], study: str, arms: Collection[str]) -> list[Pair]:
-    """Return the contrasts that claims on `study` need of these arms: the option `pairs` of `needle.aggregate`."""
+def pairs(
+    claims: Iterable[Claim], study: str, arms: Collection[str], metrics: Collection[str] = tuple(METRICS)
+) -> list[Pair]:
+    """Return the contrasts on `metrics` that claims on `study` need of these arms: the option `pairs` of a study."""
     wanted: dict[Pair, None] = {}
     for claim in claims:
-        if claim.study != study or claim.test not in verdicts.CONTRAST_TESTS or claim.metric not in METRICS:
+        if claim.study != study or claim.test not in verdicts.CONTRAST_TESTS or claim.metric not in metrics:
             continue
         for arm, versus in claim.parts(arms):
             if versus is not None and known((arm, versus), arms):

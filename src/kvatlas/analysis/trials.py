@@ -22,6 +22,7 @@ SCHEMA: pa.Schema = pa.schema(
         *((name, pa.int64()) for name in ("context", "seed", "depth")),
         ("id", pa.string()),
         ("hit", pa.bool_()),
+        ("question", pa.string()),
         ("answer", pa.string()),
         ("output", pa.string()),
         ("output_ids", pa.list_(pa.int64())),
@@ -37,6 +38,8 @@ SCHEMA: pa.Schema = pa.schema(
 """Columns of trials.parquet: NLLs in nats per token, sizes in bytes per prompt, `slots` kept per layer and KV head."""
 
 JOINED = ("embed_cosine", "cell")
+OPTIONAL = ("question",)  # shown beside the answer, used by no number
+REQUIRED = frozenset(SCHEMA.names) - {*JOINED, *OPTIONAL}
 NULLABLE = ("needle_retained", "depth", "hidden_cosine", "embed_cosine")
 SPEC_KEYS = ("study", "model", "arm", "mode", "context")
 
@@ -102,12 +105,12 @@ def _read_cell(path: Path) -> list[Trial]:
 
 
 def _check_trial(row: Any, spec: Mapping[str, Any], where: str) -> None:
-    missing = sorted(set(SCHEMA.names) - set(JOINED) - set(row)) if isinstance(row, dict) else ["all fields"]
+    missing = sorted(REQUIRED - set(row)) if isinstance(row, dict) else ["all fields"]
     if missing:
         raise KvatlasError(
             f"{where}: a trial lacks {', '.join(missing)}; delete the cell and run the same command again"
         )
-    for key in set(SCHEMA.names) - set(JOINED) - set(NULLABLE):
+    for key in REQUIRED - set(NULLABLE):
         if row[key] is None:
             raise KvatlasError(f"{where}: {key} is null; delete the cell and run the same command again")
     for key in SPEC_KEYS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from kvatlas.compression.budget import Budget, SlotBudget
 from kvatlas.compression.policies.base import Policy, PromptContext
 from kvatlas.errors import KvatlasError
-from kvatlas.lm.cache import CompressedCache
+from kvatlas.lm.cache import CompressedCache, KVStore
 from kvatlas.lm.rope import Rotary
 
 
@@ -49,22 +49,31 @@ class Compressor:
         if slots is None or self.policy is None or self.budget is None:
             return
         context = PromptContext(self.rotary, self.seeds, step=self.steps, rarity=self.rarity)
-        for layer_idx, layer in enumerate(cache.layers):
-            if layer_idx in self.budget.skip_layers:
-                continue
-            here = self._reachable(slots, layer.store.unselectable_recent())
-            if layer.n_slots > here.total:
+        chosen = [index for index in range(len(cache.layers)) if index not in self.budget.skip_layers]
+        totals = self.policy.layer_totals([cache.layers[index] for index in chosen], slots)
+        for layer_idx, total in zip(chosen, totals, strict=True):
+            layer = cache.layers[layer_idx]
+            if layer.n_slots > total:
+                here = self._reachable(slots, total, layer.store.unselectable_recent())
                 self.policy.compress(layer, here, replace(context, layer_idx=layer_idx))
                 cache.reindexed = self.policy.reindexes
         self.steps += 1
 
-    def _reachable(self, slots: SlotBudget, unselectable: int) -> SlotBudget:
-        """Protect the newest slots that a storage format cannot evict, within the same total."""
+    def _reachable(self, slots: SlotBudget, total: int, unselectable: int) -> SlotBudget:
+        """Protect the newest slots that a storage format cannot evict, within the layer's total."""
         n_recent = max(slots.n_recent, unselectable)
-        n_mid = slots.total - slots.n_sinks - n_recent
+        n_mid = total - slots.n_sinks - n_recent
         if n_mid <= 0:
             raise KvatlasError(
-                f"budgets: {slots.total} slots cannot hold {slots.n_sinks} sinks and the {n_recent} newest slots that "
+                f"budgets: {total} slots cannot hold {slots.n_sinks} sinks and the {n_recent} newest slots that "
                 "this quantizer keeps unquantized; raise the budget"
             )
         return SlotBudget(slots.n_sinks, n_recent, n_mid)
+
+
+def quantize(cache: CompressedCache, make_store: Callable[[], KVStore]) -> None:
+    """Write what every layer holds through a quantizer, once, as slots that come in now."""
+    for layer in cache.layers:
+        keys, values = layer.store.read()
+        layer.store = make_store()
+        layer.store.replace(keys, values)

@@ -6,7 +6,8 @@ cell covers exactly what it imports.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from kvatlas.errors import KvatlasError
 
 if TYPE_CHECKING:
     from kvatlas.compression.policies.base import Policy
+    from kvatlas.lm.cache import KVStore
 
 _POLICIES = "kvatlas.compression.policies"
 
@@ -22,7 +24,11 @@ POLICIES: dict[str, str] = {
     "random": f"{_POLICIES}.random:Random",
     "streaming_llm": f"{_POLICIES}.streaming_llm:StreamingLLM",
     "sink_recent": f"{_POLICIES}.sink_recent:SinkRecent",
+    "attention_sink": f"{_POLICIES}.sink_recent:SinkRecent",
+    "sliding_window": f"{_POLICIES}.sliding_window:SlidingWindow",
     "h2o": f"{_POLICIES}.h2o:H2O",
+    "heavy_hitter": f"{_POLICIES}.heavy_hitter:HeavyHitter",
+    "heavy_hitter_layers": f"{_POLICIES}.heavy_hitter_layers:HeavyHitterLayers",
     "snapkv": f"{_POLICIES}.snapkv:SnapKV",
     "tova": f"{_POLICIES}.tova:TOVA",
     "l2norm": f"{_POLICIES}.l2norm:L2Norm",
@@ -34,7 +40,19 @@ POLICIES: dict[str, str] = {
     "snapkv_emeans": f"{_POLICIES}.snapkv_emeans:SnapKVEMeans",
 }
 
-QUANTIZERS: dict[str, str] = {}
+_QUANTIZERS = "kvatlas.compression.quantizers"
+
+QUANTIZERS: dict[str, str] = {
+    "fp32": f"{_QUANTIZERS}.cast:fp32",
+    "fp16": f"{_QUANTIZERS}.cast:fp16",
+    "bf16": f"{_QUANTIZERS}.cast:bf16",
+    "fp8": f"{_QUANTIZERS}.cast:fp8",
+    "int8": f"{_QUANTIZERS}.integer:int8",
+    "int4": f"{_QUANTIZERS}.integer:int4",
+    "int2": f"{_QUANTIZERS}.integer:int2",
+    "kivi4": f"{_QUANTIZERS}.kivi:kivi4",
+    "kivi2": f"{_QUANTIZERS}.kivi:kivi2",
+}
 
 
 def find(table: Mapping[str, str], name: str, kind: str) -> Any:
@@ -46,6 +64,7 @@ def find(table: Mapping[str, str], name: str, kind: str) -> Any:
 
 
 FULL = "full"
+UNQUANTIZED = "none"
 
 
 def make_policy(spec: Mapping[str, Any]) -> Policy | None:
@@ -62,3 +81,18 @@ def make_policy(spec: Mapping[str, Any]) -> Policy | None:
     except TypeError as error:
         raise KvatlasError(f"policy {spec['name']}: {error}") from error
     return policy
+
+
+def make_store(name: str, storage: str = "packed") -> Callable[[], KVStore]:
+    """Return what builds a layer's store under a quantizer; `none` keeps the model's own numbers.
+
+    `storage` is `packed` (codes are held) or `simulated` (rounded floats are held, and read as the same bits). Raises
+    KvatlasError for an unknown quantizer or storage.
+    """
+    if storage not in ("packed", "simulated"):
+        raise KvatlasError(f"storage: '{storage}' is unknown; use packed or simulated")
+    if name == UNQUANTIZED:
+        from kvatlas.lm.cache import PlainStore
+
+        return PlainStore
+    return partial(find(QUANTIZERS, name, "quantizer"), storage)

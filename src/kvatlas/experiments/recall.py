@@ -151,6 +151,7 @@ class Measurement:
                 "policy": spec["policy"]["name"],
                 "setting": spec.get("setting", "base"),
                 **{key: prompt[key] for key in ("id", "seed", "depth", "haystack", "answer")},
+                "question": prompt["text"],
                 "gold_nlls": _real(gold_nlls[row], gold[row]),
                 "hidden_cosine": float(hidden[row]),
                 "needle_retained": retained[row],

@@ -39,7 +39,16 @@ class Observation:
 
 
 class KVStore(Protocol):
-    """Where one layer keeps keys and values; every method returns or replaces tensors and never edits them in place."""
+    """Where one layer keeps keys and values; every method returns or replaces tensors and never edits them in place.
+
+    `saturated` counts the values written so far that the storage format could not reach.
+    """
+
+    saturated: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values with scales and zero points, of all prompts."""
 
     def append(self, keys: Tensor, values: Tensor) -> None:
         """Write new slots, `[B, K, Q, d]` each."""
@@ -57,7 +66,7 @@ class KVStore(Protocol):
         """Return a copy that can be written without changing this one."""
 
     def tensors(self) -> Iterator[Tensor]:
-        """Yield every tensor that is held."""
+        """Yield every tensor that is held, `[B, K, ...]` each."""
 
     def unselectable_recent(self) -> int:
         """Return how many of the newest slots the storage format cannot evict (0 for most)."""
@@ -68,6 +77,12 @@ class PlainStore:
 
     def __init__(self, keys: Tensor | None = None, values: Tensor | None = None) -> None:
         self.keys, self.values = keys, values
+        self.saturated = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values."""
+        return sum(tensor.nbytes for tensor in self.tensors())
 
     def append(self, keys: Tensor, values: Tensor) -> None:
         """Write new slots."""
@@ -160,9 +175,10 @@ class CompressedLayer(CacheLayerMixin):
         """Return each slot's original position, `[B, K, S]` float32; implicit (0, 1, ...) until something is evicted."""
         if POSITION in self.columns:
             return self.columns[POSITION]
-        keys, _ = self.store.read()
-        steps = torch.arange(self.n_slots, dtype=torch.float32, device=keys.device)
-        return steps.expand(*keys.shape[:2], self.n_slots)
+        # Any tensor tells the batch and the heads; reading would decode a quantized layer.
+        held = next(self.store.tensors())
+        steps = torch.arange(self.n_slots, dtype=torch.float32, device=held.device)
+        return steps.expand(*held.shape[:2], self.n_slots)
 
     def bias(self) -> Tensor | None:
         """Return log(mass) `[B, K, S]` where slots are weighted by the tokens they stand for, else None."""
@@ -274,7 +290,12 @@ class CompressedCache(Cache):
     @property
     def payload_nbytes(self) -> int:
         """Bytes of keys and values with their scales and zero points alone, of all prompts."""
-        return sum(tensor.nbytes for layer in self.layers for tensor in layer.store.tensors())
+        return sum(layer.store.nbytes for layer in self.layers)
+
+    @property
+    def saturated(self) -> int:
+        """Values written so far that the storage format could not reach and clamped, of all prompts."""
+        return sum(layer.store.saturated for layer in self.layers)
 
     def fork(self) -> CompressedCache:
         """Return a copy that can be written without changing this one; the tensors are shared until then."""

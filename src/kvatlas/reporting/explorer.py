@@ -44,7 +44,8 @@ def write_explorer(report_dir: Path | str) -> Path:
 
 def render(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> str:
     """Make the page's HTML; equal arguments give equal text."""
-    title = escape.visible(str((config.get("config") or {}).get("title") or results["run"]))
+    resolved = config.get("config") or {}
+    title = escape.visible(str(resolved.get("title") or results["run"]))
     run = escape.visible(str(results["run"]))
     library, program = get_plotlyjs(), "\n".join(asset(name) for name in SCRIPTS)
     environment = Environment(
@@ -62,7 +63,7 @@ def render(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], conf
         style=Markup(asset("explorer.css")),
         library=Markup(library),
         program=Markup(program),
-        data=Markup(script_json(explorer_data(results, trials) | {"title": title, "run": run})),
+        data=Markup(script_json(explorer_data(results, trials, resolved.get("models") or ()))),
     )
 
 

@@ -80,14 +80,17 @@ SIZES = (
 )
 
 
-def explorer_data(results: Record, trials: Sequence[Record]) -> dict[str, Any]:
-    """Collect what the page shows, as plain values: labels, looks, studies, and the trials with their texts."""
+def explorer_data(results: Record, trials: Sequence[Record], models: Sequence[str] = ()) -> dict[str, Any]:
+    """Collect what the page shows, as plain values: labels, looks, studies, and the trials with their texts.
+
+    `models` is their order, the one that the run is about first.
+    """
     studies = [shown for name, part in sorted((results.get("studies") or {}).items()) if (shown := study(name, part))]
     rows = [row for shown in studies for row in shown["rows"]]
     generated = [trial for trial in trials if trial.get("output") is not None]
     return {
         "studies": sorted(studies, key=lambda shown: (list(STUDY_LABELS).index(shown["id"]), shown["id"])),
-        "models": _named(rows, "model", labels.model_label),
+        "models": _named(rows, "model", labels.model_label, models),
         "modes": _named(rows, "mode", labels.mode_label, list(labels.MODE_LABELS)),
         "methods": [look(method) for method in sorted({row["method"] for row in rows}, key=labels.method_key)],
         "budgets": [
@@ -177,7 +180,7 @@ def _named(
     ids = sorted(
         {row[key] for row in rows}, key=lambda name: (order.index(name) if name in order else len(order), name)
     )
-    return [{"id": name, "label": label(name) if name else "all"} for name in ids]
+    return [{"id": name, "label": label(name) if name else labels.DASH} for name in ids]
 
 
 def look(method: str) -> dict[str, Any]:
@@ -195,7 +198,7 @@ def look(method: str) -> dict[str, Any]:
 
 
 def on_dark(color: str) -> str:
-    """Mix a colour (#RRGGBB) with white until it stands out from the dark page; black, the full cache's, turns white."""
+    """Mix a colour (#RRGGBB) with white until it stands out from the dark page; the full cache's black turns white."""
     red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
     if red == green == blue == 0:
         return "#FFFFFF"

@@ -1,0 +1,95 @@
+"""Paired comparison of two arms on one token stream: differences per prediction, in blocks of neighbouring tokens.
+
+Losses of neighbouring tokens depend on each other, so blocks of 64 tokens are the clusters: intervals come from the
+paired circular block bootstrap, p-values from sign flips of whole blocks. They are about this stream, and say nothing of
+other texts. Knows the trials of an online study; knows no tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from kvatlas.analysis import stats
+
+Trial = Mapping[str, Any]
+Row = dict[str, Any]
+
+FIELDS = {"nll": "nlls", "post_nll": "nlls", "accuracy": "hits", "post_accuracy": "hits"}
+"""Metric -> the trial's field. `post_` counts from the first prediction that a smaller cache made."""
+
+
+def values(trial: Trial, metric: str, start: int | None = None) -> list[float]:
+    """Return a metric's values per prediction (nats, or 0 and 1), from prediction `start` of the stream on."""
+    begin = 0 if start is None else max(0, start - trial["first_prediction"])
+    return [float(value) for value in trial[FIELDS[metric]][begin:]]
+
+
+def start_of(trial: Trial, metric: str) -> int | None:
+    """Return the prediction that the metric counts from: None for all of them."""
+    start: int | None = trial["first_compressed"] if metric.startswith("post_") else None
+    return start
+
+
+def mean_interval(series: ArrayLike) -> tuple[float, list[float] | None]:
+    """Return the mean of one arm's values and its block bootstrap interval."""
+    array = np.asarray(series, dtype=float)
+    return _logged(stats.perplexity_ratio([array], [np.zeros_like(array)]))
+
+
+def contrast(arm: Trial, versus: Trial, metric: str, start: int | None) -> Row:
+    """Return {diff, ci, p, test, n, n_clusters}: mean of arm minus versus over the same predictions."""
+    first, second = (np.asarray(values(trial, metric, start)) for trial in (arm, versus))
+    difference, ci = _logged(stats.perplexity_ratio([first], [second]))
+    gaps = first - second
+    n_clusters = max(1, math.ceil(gaps.size / stats.BLOCK_TOKENS))
+    p, test = stats.sign_flip([float(part.sum()) for part in np.array_split(gaps, n_clusters)])
+    return {
+        "diff": difference,
+        "ci": ci,
+        "p": p,
+        "test": f"{test}, blocks of {stats.BLOCK_TOKENS} tokens",
+        "n": int(gaps.size),
+        "n_clusters": n_clusters,
+    }
+
+
+def ratio(row: Row) -> Row:
+    """Return {ratio, ci} of a contrast of NLLs: how many times the perplexity of `versus` the arm's is."""
+    return {
+        "ratio": math.exp(row["diff"]),
+        "ci": None if row["ci"] is None else [math.exp(bound) for bound in row["ci"]],
+    }
+
+
+def curve(trial: Trial, points: int = 64, windows: int = 4) -> Row:
+    """Return {tokens, cumulative, windowed, accuracy} at up to `points` places of the stream.
+
+    `tokens` are predictions made so far. `cumulative` is the mean NLL of all of them (log-PPL, nats), `windowed` that of
+    the last `windows` steps between places, `accuracy` the share of all of them that are the likeliest token.
+    """
+    nlls, hits = (np.cumsum([0.0, *map(float, trial[name])]) for name in ("nlls", "hits"))
+    n = nlls.size - 1
+    step = max(trial["block"], math.ceil(n / points))
+    places = np.unique([*range(step, n + 1, step), n])
+    since = np.maximum(0, places - windows * step)
+    return {
+        "tokens": (places + trial["first_prediction"]).tolist(),
+        "window": int(windows * step),
+        "cumulative": _rounded(nlls[places] / places),
+        "windowed": _rounded((nlls[places] - nlls[since]) / (places - since)),
+        "accuracy": _rounded(hits[places] / places),
+    }
+
+
+def _logged(found: tuple[float, stats.Interval | None]) -> tuple[float, list[float] | None]:
+    value, ci = found
+    return math.log(value), None if ci is None else [math.log(bound) for bound in ci]
+
+
+def _rounded(array: Any) -> list[float]:
+    return [round(float(value), 5) for value in array]

@@ -1,0 +1,31 @@
+"""Heavy hitter: the largest accumulated attention, with nothing protected. The task suite's control.
+
+This is H2O's (arXiv 2306.14048) raw sum without its recent half. The sum favours old slots, which have seen more
+queries: a new slot competes with one query's attention, so late tokens go first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from kvatlas.compression.policies.base import EvictionPolicy, PromptContext
+from kvatlas.lm.cache import ATTENTION, CompressedLayer, Observation
+
+
+@dataclass(frozen=True)
+class HeavyHitter(EvictionPolicy):
+    """The score is the accumulated attention of a slot; neither sinks nor recent slots are protected."""
+
+    protects_sinks: ClassVar[bool] = False
+    protects_recent: ClassVar[bool] = False
+
+    def observation(self) -> Observation:
+        """Ask for the cumulative attention."""
+        return Observation(cumulative=True)
+
+    def scores(self, layer: CompressedLayer, context: PromptContext) -> Tensor:
+        """Return accumulated attention `[B, K, S]`."""
+        return layer.columns[ATTENTION]

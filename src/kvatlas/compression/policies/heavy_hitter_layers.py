@@ -1,0 +1,65 @@
+"""Layer-aware heavy hitter: a layer whose attention is spread over more slots gets more of them, at the same total bytes.
+
+The spread of a layer is the effective number of slots of its accumulated attention, exp(entropy), the mean over heads
+and over the prompts of a batch (all prompts of a batch hold equally many slots). Budgets are proportional to it, never
+above what a layer holds, and add up to as many slots as the uniform budget would keep. The idea that layers differ in
+how much they need is PyramidKV's (arXiv 2406.02069), whose budgets are a fixed function of depth; here they follow the
+layer's own attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvatlas.compression.budget import SlotBudget
+from kvatlas.compression.policies.heavy_hitter import HeavyHitter
+from kvatlas.lm.cache import ATTENTION, CompressedLayer
+
+
+@dataclass(frozen=True)
+class HeavyHitterLayers(HeavyHitter):
+    """Heavy hitters under budgets that follow each layer's spread of attention.
+
+    Args:
+        least: share of the uniform budget that every layer keeps at least.
+    """
+
+    least: float = 0.25
+
+    def layer_totals(self, layers: Sequence[CompressedLayer], budget: SlotBudget) -> list[int]:
+        """Return how many slots each layer keeps."""
+        held = [layer.n_slots for layer in layers]
+        floor = [min(n_slots, max(1, int(self.least * budget.total))) for n_slots in held]
+        spreads = [_spread(layer) for layer in layers]
+        return fill(held, floor, spreads, min(sum(held), budget.total * len(layers)))
+
+
+def _spread(layer: CompressedLayer) -> float:
+    mass = layer.columns[ATTENTION].double()
+    share = mass / mass.sum(dim=-1, keepdim=True).clamp_min(1e-12)
+    entropy = -(share * share.clamp_min(1e-12).log()).sum(dim=-1)
+    return float(entropy.exp().mean())
+
+
+def fill(capacity: Sequence[int], floor: Sequence[int], weights: Sequence[float], total: int) -> list[int]:
+    """Split `total` whole units in proportion to `weights`, between `floor` and `capacity` of each part.
+
+    `total` lies between the sums of both. What a full part cannot take goes to the others.
+    """
+    low, high = 0.0, max(cap / weight for cap, weight in zip(capacity, weights, strict=True))
+    parts = list(capacity)
+    for _ in range(64):
+        level = (low + high) / 2
+        parts = [
+            min(cap, max(least, int(level * weight)))
+            for cap, least, weight in zip(capacity, floor, weights, strict=True)
+        ]
+        low, high = (level, high) if sum(parts) <= total else (low, level)
+    parts = [
+        min(cap, max(least, int(low * weight))) for cap, least, weight in zip(capacity, floor, weights, strict=True)
+    ]
+    # Whole numbers leave a few units over; they go to the parts that have room, the heaviest first.
+    for place in sorted(range(len(parts)), key=lambda place: -weights[place]):
+        parts[place] += min(capacity[place] - parts[place], total - sum(parts))
+    return parts

@@ -1,0 +1,219 @@
+// The Pareto charts, the depth heatmap and the table of arms.
+const SPREAD = 0.016; // in units of ln(size): arms of nearly equal size stand side by side
+const RAMP = ["#ffffd9", "#c7e9b4", "#41b6c4", "#225ea8", "#081d58"];
+const DARK_RAMP = ["#26303b", "#225ea8", "#2f95bd", "#7fcdbb", "#ffffd9"];
+
+function spreadOf(rows) {
+  const ordered = rows.filter((row) => row.size > 0).sort((a, b) => a.size - b.size || order(a) - order(b));
+  const groups = [];
+  for (const row of ordered) {
+    const last = groups.at(-1);
+    if (last && row.size <= 1.03 * last.at(-1).size) last.push(row);
+    else groups.push([row]);
+  }
+  const drawn = new Map();
+  for (const group of groups) {
+    const width = Math.min(SPREAD * (group.length - 1), 0.3);
+    group.sort((a, b) => order(a) - order(b));
+    group.forEach((row, place) => drawn.set(row, row.size * Math.exp(group.length > 1 ? (place / (group.length - 1) - 0.5) * width : 0)));
+  }
+  return drawn;
+}
+
+const order = (row) => DATA.methods.findIndex((method) => method.id === row.method);
+
+function frontier(rows, metric) {
+  const sign = metric.wanted === "max" ? 1 : -1;
+  const kept = [];
+  for (const row of [...rows].sort((a, b) => a.size - b.size || sign * (b.values[metric.key][0] - a.values[metric.key][0]))) {
+    if (!kept.length || sign * row.values[metric.key][0] > sign * kept.at(-1).values[metric.key][0]) kept.push(row);
+  }
+  return kept;
+}
+
+function hoverText(row, metric) {
+  const size = `${shown(row.size, { kind: "log" })} ${state.study.size.unit}` + (row.ratio ? ` (${row.ratio.toFixed(2)}x)` : "");
+  const count = row.n ? `n = ${row.n}` + (row.clusters ? ` in ${row.clusters} clusters` : "") : "";
+  return [row.label, `${metric.label}: ${shownWithInterval(row.values[metric.key], metric)}`, size, count, row.gated ? "task failed its gate" : ""]
+    .filter((line) => line).map((line) => line.replaceAll("&", "&amp;").replaceAll("<", "&lt;")).join("<br>");
+}
+
+function methodTrace(method, rows, drawn, metric) {
+  const look = METHODS.get(method);
+  const plain = rows.filter((row) => row.quantizer === "none").length;
+  const values = rows.map((row) => row.values[metric.key]);
+  const color = colorOf(method);
+  const ends = (place) => values.map((value) => (value[place] === null ? 0 : Math.abs(value[place] - value[0])));
+  return {
+    type: "scatter",
+    mode: plain === rows.length ? "lines+markers" : "markers+text",
+    x: rows.map((row) => drawn.get(row)),
+    y: values.map((value) => value[0]),
+    customdata: rows.map(rowKey),
+    hovertext: rows.map((row) => hoverText(row, metric)),
+    hoverinfo: "text",
+    cliponaxis: false,
+    text: rows.map((row) => (row.quantizer === "none" ? "" : row.quantizer)),
+    textposition: "middle left",
+    textfont: { size: 10, color },
+    line: { color, width: 1.3, dash: look.dash },
+    marker: {
+      color, symbol: look.symbol, size: rows.map((row) => (rowKey(row) === state.arm ? 15 : 9)),
+      opacity: rows.map((row) => (row.gated ? 0.35 : 1)),
+      line: { color: rows.map((row) => (rowKey(row) === state.arm ? inkOf("ink") : color)), width: rows.map((row) => (rowKey(row) === state.arm ? 2 : 1)) },
+    },
+    error_y: { type: "data", symmetric: false, array: ends(2), arrayminus: ends(1), color, thickness: 1, width: 0 },
+  };
+}
+
+function sizeTicks(sizes) {
+  const low = Math.min(...sizes) * 0.8, high = Math.max(...sizes) * 1.25;
+  for (const step of [1, 0.5]) {
+    const ticks = [];
+    for (let power = Math.ceil(Math.log2(low) / step) * step; power <= Math.log2(high); power += step) ticks.push(2 ** power);
+    if (ticks.length >= 2 || step === 0.5) return { range: [Math.log10(low), Math.log10(high)], tickvals: ticks, ticktext: ticks.map((tick) => String(Number(tick.toPrecision(2)))) };
+  }
+}
+
+function valueAxis(metric) {
+  if (metric.kind === "share") return { range: [-0.05, 1.05], tickvals: [0, 0.25, 0.5, 0.75, 1], ticktext: ["0%", "25%", "50%", "75%", "100%"] };
+  return metric.kind === "log" ? { type: "log", tickformat: "~r", minor: { ticks: "" }, nticks: 6 } : { nticks: 6 };
+}
+
+function drawPareto(panels, select) {
+  const metric = state.metric;
+  const host = byId("pareto");
+  host.querySelectorAll(".plot").forEach((plot) => Plotly.purge(plot));
+  const drawable = panels.map((panel) => ({ ...panel, rows: panel.rows.filter((row) => row.size > 0 && row.values[metric.key]) })).filter((panel) => panel.rows.length);
+  host.replaceChildren(...drawable.map((panel) => element("div", { className: "panel" }, element("h3", {}, panelTitle(panel)), panelNote(panel), element("div", { className: "plot", role: "img", "aria-label": `${metric.label} against resident size of ${panel.rows.length} arms, ${panelTitle(panel)}; the numbers are in the table of arms` }))));
+  if (!drawable.length) host.replaceChildren(element("p", { className: "soft" }, "No arm with a size and this metric is chosen."));
+  drawable.forEach((panel, place) => drawPanel(host.querySelectorAll(".plot")[place], panel, metric, select));
+}
+
+function drawPanel(plot, panel, metric, select) {
+  const drawn = spreadOf(panel.rows);
+  const steps = frontier(panel.rows.filter((row) => !row.gated), metric);
+  const edge = Math.max(...panel.rows.map((row) => row.size)) * 1.25;
+  const traces = [{
+    type: "scatter", mode: "lines", hoverinfo: "skip", name: "frontier",
+    x: [...steps.map((row) => drawn.get(row)), ...(steps.length ? [edge] : [])],
+    y: [...steps, ...steps.slice(-1)].map((row) => row.values[metric.key][0]),
+    line: { shape: "hv", color: inkOf("line"), width: 5 },
+  }];
+  for (const { id } of DATA.methods) {
+    const rows = panel.rows.filter((row) => row.method === id);
+    const parts = [rows.filter((row) => row.quantizer === "none"), rows.filter((row) => row.quantizer !== "none")];
+    traces.push(...parts.filter((part) => part.length).map((part) => methodTrace(id, part, drawn, metric)));
+  }
+  const axis = { gridcolor: inkOf("line"), linecolor: inkOf("line"), zeroline: false, tickfont: { size: 11 }, title: { font: { size: 12 }, standoff: 6 } };
+  const fine = window.matchMedia("(pointer: fine)").matches;
+  Plotly.newPlot(plot, traces, {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: inkOf("ink"), family: "system-ui, sans-serif" },
+    margin: { l: 52, r: 12, t: 8, b: 44 }, showlegend: false, hovermode: "closest", dragmode: fine ? "zoom" : false,
+    hoverlabel: { bgcolor: inkOf("page"), bordercolor: inkOf("soft"), font: { color: inkOf("ink"), size: 12 }, align: "left" },
+    xaxis: { ...axis, ...sizeTicks(panel.rows.map((row) => row.size)), type: "log", title: { ...axis.title, text: state.study.size.label } },
+    yaxis: { ...axis, ...valueAxis(metric), title: { ...axis.title, text: metric.label } },
+  }, { displayModeBar: false, responsive: true });
+  plot.on("plotly_click", (event) => { if (event.points[0].customdata) select(event.points[0].customdata); });
+}
+
+function panelNote(panel) {
+  const span = (field) => { const found = panel.rows.map((row) => row[field]).filter((value) => value !== null); const low = Math.min(...found), high = Math.max(...found); return found.length ? (low === high ? `${low}` : `${low} to ${high}`) : null; };
+  const n = span("n"), clusters = span("clusters");
+  const failed = state.study.gates.filter((gate) => gate.model === panel.model && gate.mode === panel.mode && !gate.passed);
+  const note = [n ? `n = ${n} per arm` : "", clusters ? `${clusters} clusters` : ""].filter((part) => part).join(", ");
+  const reasons = failed.map((gate) => `Gate not passed${gate.context ? ` (${gate.context})` : ""}: ${gate.reason || "no reason given"}.`);
+  return element("p", { className: "soft" }, [note, ...reasons].filter((part) => part).join(". "));
+}
+
+function shade(share) {
+  const ramp = (dark() ? DARK_RAMP : RAMP).map((color) => [1, 3, 5].map((place) => parseInt(color.slice(place, place + 2), 16)));
+  const place = Math.min(Math.max(share, 0), 1) * (ramp.length - 1);
+  const from = Math.min(Math.floor(place), ramp.length - 2);
+  const mixed = ramp[from].map((part, channel) => Math.round(part + (ramp[from + 1][channel] - part) * (place - from)));
+  const light = mixed.reduce((sum, part, channel) => sum + part * [0.2126, 0.7152, 0.0722][channel], 0);
+  return { fill: `rgb(${mixed.join(",")})`, ink: light > 125 ? "#10151a" : "#ffffff" };
+}
+
+function drawHeat(panels, select) {
+  const contexts = [...new Set(state.study.depths.map((cell) => cell.context))];
+  const items = contexts.map((context) => ({ id: context, label: context === "all" ? "all contexts" : `${context} tokens` }));
+  options(byId("depth-context"), items, byId("depth-context").value || "all");
+  byId("depth-context").parentElement.hidden = items.length < 2;
+  const chosen = byId("depth-context").value;
+  const cells = new Map(state.study.depths.filter((cell) => String(cell.context) === chosen).map((cell) => [`${rowKey(cell)}|${cell.depth}`, cell]));
+  const made = panels.map((panel) => heatPanel(panel, cells, select)).filter((panel) => panel !== null);
+  byId("heat").replaceChildren(...(made.length ? made : [element("p", { className: "soft" }, "This study has no depths, or no arm is chosen.")]));
+}
+
+function heatPanel(panel, cells, select) {
+  const rows = panel.rows.filter((row) => [...cells.values()].some((cell) => rowKey(cell) === rowKey(row)));
+  const depths = [...new Set([...cells.values()].filter((cell) => panelKey(cell) === panel.key).map((cell) => cell.depth))].sort((a, b) => a - b);
+  if (!rows.length) return null;
+  const head = element("tr", {}, element("th", { className: "name", scope: "col" }, "Arm"), ...depths.map((depth) => element("th", { scope: "col" }, `${depth}%`)));
+  const lines = rows.map((row, place) => element("tr", { className: place && row.budget !== rows[place - 1].budget ? "budget" : "" },
+    element("th", { scope: "row" }, row.label), ...depths.map((depth) => heatCell(row, depth, cells.get(`${rowKey(row)}|${depth}`), select))));
+  const table = element("table", { className: "heat", "aria-label": `Share of right answers by depth, ${panelTitle(panel)}` }, element("thead", {}, head), element("tbody", {}, ...lines));
+  roving(table);
+  const ramp = element("span", { className: "ramp" });
+  ramp.style.background = `linear-gradient(90deg, ${(dark() ? DARK_RAMP : RAMP).join(", ")})`;
+  return element("div", { className: "panel" }, element("h3", {}, panelTitle(panel)), element("div", { className: "scroll" }, table), element("div", { className: "scale", "aria-hidden": "true" }, "0%", ramp, "100%"));
+}
+
+function heatCell(row, depth, cell, select) {
+  if (!cell || cell.share === null) return element("td", {});
+  const { fill, ink } = shade(cell.share);
+  const button = element("button", { type: "button", "aria-label": `${row.label}, depth ${depth}%: ${cell.text}` }, cell.text);
+  button.style.setProperty("--cell", fill);
+  button.style.setProperty("--on-cell", ink);
+  button.addEventListener("click", () => select(rowKey(row), depth));
+  return element("td", {}, button);
+}
+
+// One tab stop per heatmap; arrow keys move inside it.
+function roving(table) {
+  const grid = [...table.tBodies[0].rows].map((row) => [...row.querySelectorAll("td")].map((cell) => cell.firstChild));
+  grid.flat().forEach((button) => { if (button) button.tabIndex = -1; });
+  const first = grid.flat().find((button) => button);
+  if (first) first.tabIndex = 0;
+  table.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    const y = grid.findIndex((row) => row.includes(document.activeElement));
+    if (!step || y < 0) return;
+    const next = grid[y + step[0]]?.[grid[y].indexOf(document.activeElement) + step[1]];
+    event.preventDefault();
+    if (!next) return;
+    document.activeElement.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  });
+}
+
+function drawArms(panels, select) {
+  const metric = state.metric;
+  const head = ["Arm", state.study.size.unit === "MiB" ? "Resident MiB" : "Share of bytes", "Actual ratio", metric.label, "n", "Clusters"];
+  const titles = element("tr", {}, ...head.map((text, place) => element("th", { scope: "col", className: place ? "number" : "" }, text)));
+  const groups = panels.map((panel) => element("tbody", {},
+    element("tr", { className: "group" }, element("th", { colSpan: head.length, scope: "rowgroup" }, panelTitle(panel))),
+    ...panel.rows.map((row) => armLine(row, metric, select))));
+  const table = element("table", {}, element("thead", {}, titles), ...groups);
+  byId("arms").replaceChildren(panels.length ? table : element("p", { className: "soft" }, "No arm is chosen."));
+}
+
+function armLine(row, metric, select) {
+  const button = element("button", { type: "button", className: "arm", "data-arm": rowKey(row), "aria-current": rowKey(row) === state.arm ? "true" : null }, swatch(row.method), row.label);
+  button.addEventListener("click", () => select(rowKey(row)));
+  const numbers = [
+    row.size === null ? DASH : shown(row.size, { kind: "log" }),
+    row.ratio === null ? DASH : `${row.ratio.toFixed(2)}x`,
+    row.values[metric.key] ? shownWithInterval(row.values[metric.key], metric) : DASH,
+    String(row.n ?? DASH),
+    String(row.clusters ?? DASH),
+  ];
+  return element("tr", { className: row.gated ? "gated" : "" }, element("td", {}, button), ...numbers.map((text) => element("td", { className: "number" }, text)));
+}
+
+function drawLegend(rows) {
+  const methods = DATA.methods.filter((method) => rows.some((row) => row.method === method.id));
+  byId("legend").replaceChildren(...methods.map((method) => element("li", {}, swatch(method.id), method.label)));
+}
