@@ -49,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
     report = command("report", commands.report, "Print where the pages of a run are, or open them.")
     report.add_argument("--open", action="store_true", help="open the explorer in a browser")
     _with_config(report)
+    command("docs", commands.docs, "Write docs/configuration.md from the configuration's schema.")
     _add_job_commands(command)
     return top
 

@@ -213,6 +213,14 @@ def report(args: Namespace) -> None:
         raise KvatlasError(f"{pages[-1]}: no browser was found here; open the file in one yourself")
 
 
+def docs(args: Namespace) -> None:
+    """Write the page on the configuration."""
+    from kvatlas.reporting.docs import PAGE, write_configuration
+
+    write_configuration()
+    print(f"{PAGE} is what the schema says")
+
+
 def check(args: Namespace) -> None:
     """Compare every stored cell with what the configuration and code would make now."""
     workflow = Workflow(config.load(args.configfile))

@@ -38,7 +38,7 @@ class Repository:
 
 
 class DatasetHub:
-    """A Hub with dataset repositories; `uploaded` lists large files sent, `failing` maps a part of a path to a status."""
+    """A Hub with dataset repositories; `uploaded` lists large files sent, `failing` maps parts of paths to errors."""
 
     def __init__(self) -> None:
         self.repositories: dict[str, Repository] = {}
@@ -60,7 +60,7 @@ class DatasetHub:
         self._server.server_close()
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """An answer that is an error: status, and the Hub's error code."""
 
     def __init__(self, status: int, code: str = "", message: str = "") -> None:
@@ -91,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             for part, status in self.hub.failing.items():
                 if part in path:
-                    raise Refused(status)
+                    raise RefusedError(status)
             if method == "PUT":
                 self._large(path)
             elif path.startswith("/datasets/") and "/resolve/" in path:
@@ -100,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._json(self._batch())
             else:
                 self._json(self._api(path))
-        except Refused as refused:
+        except RefusedError as refused:
             headers = {"X-Error-Code": refused.code, "X-Error-Message": refused.message}
             self._send(refused.status, b'{"error": "refused"}', {k: v for k, v in headers.items() if v})
 
@@ -108,10 +108,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _repository(self, name: str) -> Repository:
         if self.headers.get("Authorization") not in (None, f"Bearer {TOKEN}"):
-            raise Refused(401, message="Invalid credentials in Authorization header")
+            raise RefusedError(401, message="Invalid credentials in Authorization header")
         found = self.hub.repositories.get(name)
         if found is None or (found.private and "Authorization" not in self.headers):
-            raise Refused(404, "RepoNotFound")
+            raise RefusedError(404, "RepoNotFound")
         return found
 
     # -- the API
@@ -136,16 +136,16 @@ class _Handler(BaseHTTPRequestHandler):
                 return {"files": [self._mode(file["path"]) for file in files]}
             case "commit":
                 return self._commit(name, repository)
-        raise Refused(404)
+        raise RefusedError(404)
 
     def _create(self, wanted: dict[str, Any]) -> Any:
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
-            raise Refused(401, message="Invalid credentials in Authorization header")
+            raise RefusedError(401, message="Invalid credentials in Authorization header")
         if wanted["organization"] != "me":
-            raise Refused(403, message="You don't have the rights to create a repository there")
+            raise RefusedError(403, message="You don't have the rights to create a repository there")
         name = f"{wanted['organization']}/{wanted['name']}"
         if name in self.hub.repositories:
-            raise Refused(409)
+            raise RefusedError(409)
         private = wanted.get("visibility") == "private" or bool(wanted.get("private"))
         self.hub.repositories[name] = Repository(private)
         return {"url": f"{self.hub.url}/datasets/{name}"}
@@ -194,17 +194,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _large(self, path: str) -> None:
         oid = path.rpartition("/")[2]
         if hashlib.sha256(self.body).hexdigest() != oid:
-            raise Refused(400)
+            raise RefusedError(400)
         self.hub.large[oid] = self.body
         self.hub.uploaded.append(oid)
         self._send(200, b"", {})
 
     def _commit(self, name: str, repository: Repository) -> Any:
         if not repository.writable:
-            raise Refused(403, message="You don't have the rights to write there")
+            raise RefusedError(403, message="You don't have the rights to write there")
         lines = [json.loads(line) for line in self.body.splitlines()]
         if lines[0]["value"].get("parentCommit") not in (None, repository.head):
-            raise Refused(412)
+            raise RefusedError(412)
         tree = dict(repository.tree)
         for line in lines[1:]:
             value = line["value"]

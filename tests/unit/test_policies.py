@@ -55,19 +55,24 @@ def test_every_registered_policy_is_tested():
 @pytest.mark.parametrize("spec", SPECS, ids=label)
 def test_the_budget_is_met_exactly_and_protected_slots_stay(spec, lm):
     cache = compressed(spec, lm)
+    policy = make_policy(spec)
+    # Layers share a budget evenly, except under policies that split it by themselves.
+    assert sum(layer.n_slots for layer in cache.layers) == 3 * KEPT
     for layer in cache.layers:
         positions = layer.positions()
-        assert positions.shape[2] == layer.n_slots == KEPT
+        assert positions.shape[2] == layer.n_slots
+        assert layer.n_slots == KEPT or spec["name"] == "heavy_hitter_layers"
         assert (positions.diff(dim=2) >= 0).all()
-        assert (positions[..., :2] == torch.arange(2)).all()
-        assert (positions[..., -8:] == torch.arange(T - 8, T)).all()
+        assert (positions[..., :2] == torch.arange(2)).all() or not policy.protects_sinks
+        assert (positions[..., -8:] == torch.arange(T - 8, T)).all() or not policy.protects_recent
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=label)
 def test_streaming_in_blocks_stays_within_budget_plus_one_block(spec, lm):
     cache = compressed(spec, lm, Budget("24", n_sinks=2, n_recent=8), block=8)
     slot = 2 * 2 * 16 * 4 * 3 * 2  # keys and values, heads, width, bytes, layers, prompts
-    assert cache.layers[0].n_slots == 24
+    assert sum(layer.n_slots for layer in cache.layers) <= 3 * 24
+    assert cache.layers[0].n_slots == 24 or spec["name"] == "heavy_hitter_layers"
     columns = len(cache.layers[0].columns)
     assert cache.peak_nbytes <= (24 + 8) * (slot + columns * 2 * 4 * 3 * 2)
     assert cache.tokens_written == T

@@ -191,11 +191,11 @@ def test_a_name_that_is_no_repository_s_is_refused_before_anything_is_sent(
 
 
 def test_a_report_that_is_not_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(KvatlasError, match="there is no README.md to publish; build the report"):
+    with pytest.raises(KvatlasError, match=r"there is no README\.md to publish; build the report"):
         collect(tmp_path / "nothing")
     broken = write_report(tmp_path / "broken")
     (broken / "trials.parquet").write_bytes(b"PAR1")
-    with pytest.raises(KvatlasError, match="trials.parquet: not a readable parquet file"):
+    with pytest.raises(KvatlasError, match=r"trials\.parquet: not a readable parquet file"):
         collect(broken)
     card = write_report(tmp_path / "card")
     text = (card / "README.md").read_text()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from kvatlas.compression.budget import SlotBudget
 from kvatlas.compression.policies.heavy_hitter import HeavyHitter
+from kvatlas.errors import KvatlasError
 from kvatlas.lm.cache import ATTENTION, CompressedLayer
 
 
@@ -27,10 +28,16 @@ class HeavyHitterLayers(HeavyHitter):
 
     least: float = 0.25
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= 1:
+            raise KvatlasError(f"least: {self.least} is not a share of the uniform budget; use 0 to 1")
+
     def layer_totals(self, layers: Sequence[CompressedLayer], budget: SlotBudget) -> list[int]:
         """Return how many slots each layer keeps."""
         held = [layer.n_slots for layer in layers]
-        floor = [min(n_slots, max(1, int(self.least * budget.total))) for n_slots in held]
+        # A storage format may be unable to evict its newest slots; a layer must hold at least one more.
+        wanted = [max(int(self.least * budget.total), layer.store.unselectable_recent() + 1) for layer in layers]
+        floor = [min(n_slots, budget.total, least) for n_slots, least in zip(held, wanted, strict=True)]
         spreads = [_spread(layer) for layer in layers]
         return fill(held, floor, spreads, min(sum(held), budget.total * len(layers)))
 

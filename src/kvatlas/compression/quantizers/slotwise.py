@@ -76,7 +76,7 @@ class CodedSlots:
     @property
     def nbytes(self) -> int:
         """Bytes of the packed codes with their scales and zeros."""
-        if self.storage == "packed":
+        if self.storage == "packed" or not self.parts:
             return sum(part.nbytes for part in self.parts)
         slots = sum(part.shape[0] * part.shape[1] * part.shape[2] for part in self.parts)
         return slots * self.codec.slot_nbytes(self.width)
