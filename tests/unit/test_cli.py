@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kvatlas import cli, codebase, prefills
+from kvatlas import cli, codebase, config, prefills
 from kvatlas.errors import KvatlasError
 from kvatlas.fingerprint import combine
 
@@ -157,3 +157,27 @@ def test_the_module_and_its_help_work() -> None:
     assert done.returncode == 0
     for command in ("validate", "plan", "check", "why", "cell", "aggregate", "results", "figure", "pages"):
         assert command in done.stdout
+
+
+def test_report_names_the_pages_and_opens_the_explorer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(ROOT)
+    configuration = config.load("config/smoke.yaml") | {"run": "shown"}
+    monkeypatch.setattr(config, "load", lambda path: configuration)
+    monkeypatch.chdir(tmp_path)
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or len(opened) == 1)
+    assert cli.main(["report"]) == 2
+    assert "reports/shown/README.md: no such page; build it with snakemake" in capsys.readouterr().err
+    folder = tmp_path / "reports/shown"
+    folder.mkdir(parents=True)
+    for name in ("README.md", "explorer.html"):
+        (folder / name).write_text("")
+    assert cli.main(["report"]) == 0
+    assert capsys.readouterr().out == "reports/shown/README.md\nreports/shown/explorer.html\n"
+    assert opened == []
+    assert cli.main(["report", "--open"]) == 0
+    assert opened == [(folder / "explorer.html").as_uri()]
+    assert cli.main(["report", "--open"]) == 2
+    assert "no browser was found" in capsys.readouterr().err

@@ -63,7 +63,9 @@ def test_the_defaults_that_the_schema_tells_are_those_of_the_code() -> None:
 @pytest.mark.parametrize(("heading", "table"), [("policy", POLICIES), ("quantizer", QUANTIZERS)])
 def test_the_page_on_methods_describes_every_registered_name_and_no_other(heading: str, table: dict[str, str]) -> None:
     blocks = re.findall(rf"^\| {heading} \|.*\n\|[ |:-]+\n((?:\|.*\n)+)", page("docs/methods.md"), flags=re.M)
-    described = [name for block in blocks for row in block.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    described = [
+        name for block in blocks for row in block.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])
+    ]
     assert sorted(described) == sorted(table)
 
 

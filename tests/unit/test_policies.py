@@ -139,7 +139,9 @@ def test_random_keeps_every_middle_slot_equally_often():
     lm = LanguageModel.wrap(tiny_model("qwen2", layers=1, heads=2, kv_heads=2))
     counts = np.zeros(T)
     for seed in range(200):
-        for position in compressed({"name": "random", "seed": seed}, lm).layers[0].positions().flatten().long().tolist():
+        for position in (
+            compressed({"name": "random", "seed": seed}, lm).layers[0].positions().flatten().long().tolist()
+        ):
             counts[position] += 1
     middle = counts[2:-8]
     expected = 200 * 4 * 12 / 50

@@ -222,6 +222,17 @@ def test_check_and_why_name_the_stale_cell_and_the_file_even_without_metadata(ed
     assert "random-4x" in page
 
 
+def test_the_snakemake_report_holds_pages_figures_and_tables_with_their_captions(
+    finished: Checkout, tmp_path: Path
+) -> None:
+    finished.snakemake("--report", str(tmp_path / "report.html"))
+    report = (tmp_path / "report.html").read_text()
+    for text in ("Explorer", "Model cards", "Quality against resident bytes", "as deployed in bf16, on a log axis"):
+        assert text in report
+    for name in ("explorer.html", "README.md", "samples.md", "f1_pareto.png", "f2_depth_heatmap.png", "needle.json"):
+        assert f'"name": "{name}"' in report or f"/{name}" in report
+
+
 def test_the_check_target_always_runs_and_passes_on_a_finished_run(finished: Checkout) -> None:
     assert finished.counts("check") == {"check": 1}
     finished.snakemake("check")

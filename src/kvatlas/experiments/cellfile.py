@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvatlas.paths import timing_of
 from kvatlas.files import write_json, write_jsonl
+from kvatlas.paths import timing_of
 
 
 def write_cell(output: Path, spec: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:

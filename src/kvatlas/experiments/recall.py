@@ -1,7 +1,8 @@
 """Recall cell: compress the prefilled prompts of a group with one arm, answer, and measure.
 
 Serves every prompt task whose answers are found by containment (needle, passkey); what a prompt is made of, and where
-the question stands, was decided when the prompts were written. One trial per prompt.
+the question stands, was decided when the prompts were written. One trial per prompt. The prompt is prefilled in full
+precision for all arms alike; an arm with a quantizer writes what it keeps through it once, before it answers.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from kvatlas.compression.apply import Compressor
+from kvatlas.compression.apply import Compressor, quantize
 from kvatlas.compression.budget import Budget
-from kvatlas.compression.registry import make_policy
+from kvatlas.compression.registry import UNQUANTIZED, make_policy, make_store
 from kvatlas.experiments.cellfile import Stopwatch, write_cell
 from kvatlas.experiments.decoding import PADDING, Continuation, greedy, padded, teacher_force, token_nlls
 from kvatlas.experiments.prefill import Reference, load, prefill_rows, prompt_rows, rest_of, stopped
@@ -59,9 +60,11 @@ def run(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> No
             with watch.part("compress"):
                 compressor(part)
                 part.stop_observing()
+                if spec["quantizer"] != UNQUANTIZED:
+                    quantize(part, make_store(spec["quantizer"]))
             own = Reference(*(tensor[rows.start : rows.stop] for tensor in vars(reference).values()))
-            measured = Measurement(lm, batch, part, own, spec["new_tokens"])
             with watch.part("measure"):
+                measured = Measurement(lm, batch, part, own, spec["new_tokens"])
                 trials += measured.trials(spec)
             steps += measured.generated.step_seconds
     if len(steps) > 1:
@@ -182,8 +185,8 @@ class Measurement:
 
     def _sizes(self) -> dict[str, Any]:
         n_rows, layers = len(self.prompts), self.cache.layers
-        keys = layers[0].store.read()[0]
-        per_token = 2 * len(layers) * keys.shape[1] * keys.shape[3]
+        held = layers[0].store.read()[0]
+        per_token = 2 * len(layers) * held.shape[1] * held.shape[3]
         return {
             "slots": statistics.fmean(layer.n_slots for layer in layers),
             "resident_bytes": self.cache.nbytes // n_rows,

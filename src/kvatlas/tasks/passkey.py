@@ -16,7 +16,7 @@ from kvatlas.tasks.facts import Fact, FactTask, Wording
 WORDING = Wording(
     study="passkey",
     system="You are a helpful assistant. Answer the question using the text.",
-    lead="There is important information hidden inside a lot of irrelevant text. Find it and memorize it.",
+    lead="The following text contains a passcode. Read it carefully and remember the passcode.",
 )
 
 
@@ -24,7 +24,7 @@ def _number_fact(rng: random.Random, kind: str) -> Fact:
     number = str(rng.randint(10000, 99999))
     return Fact(
         sentence=f"The {kind} is {number}. Remember it. {number} is the {kind}.",
-        question=f"What is the {kind}?",
+        question=f"What is the {kind} in the text? Answer with the number.",
         answer=number,
         reply=f"The {kind} is {number}.",
         key=f"the {kind} is",
@@ -33,7 +33,7 @@ def _number_fact(rng: random.Random, kind: str) -> Fact:
 
 def draw_passkey(rng: random.Random) -> Fact:
     """A fresh passkey."""
-    return _number_fact(rng, "pass key")
+    return _number_fact(rng, "passcode")
 
 
 def draw_locker_number(rng: random.Random) -> Fact:

@@ -1,4 +1,4 @@
-"""Layer-aware heavy hitter: a layer whose attention is spread over more slots gets more of them, at the same total bytes.
+"""Layer-aware heavy hitter: a layer whose attention is spread over more slots gets more of them, at the same total.
 
 The spread of a layer is the effective number of slots of its accumulated attention, exp(entropy), the mean over heads
 and over the prompts of a batch (all prompts of a batch hold equally many slots). Budgets are proportional to it, never

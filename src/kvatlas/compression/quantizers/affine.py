@@ -1,8 +1,8 @@
 """Asymmetric rounding to a few bits, and the packing of codes into bytes; plain functions of tensors.
 
-x is coded as round((x - zero) / scale) with scale = (max - min) / (2^b - 1) and zero = min, one pair of fp16 numbers per
-group. Codes are formed against the rounded scale and zero, so that what is stored is all that decoding needs. Decoding is
-one product and one sum in fp32, as two operations: fused or not, they would round differently.
+x is coded as round((x - zero) / scale) with scale = (max - min) / (2^b - 1) and zero = min, one pair of fp16 numbers
+per group. Codes are formed against the rounded scale and zero, so that what is stored is all that decoding needs.
+Decoding is one product and one sum in fp32, as two operations: fused, they would round differently.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def affine_encode(values: Tensor, bits: int, dim: int) -> tuple[Tensor, Tensor, 
 
 def affine_decode(codes: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
     """Return codes * scale + zero in fp32."""
-    return codes.float().mul_(scale.float()).add_(zero.float())
+    decoded: Tensor = codes.float().mul_(scale.float())
+    return decoded.add_(zero.float())
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""KIVI: keys scaled per channel over 32 tokens, values per token over 32 channels, newest tokens in fp16. arXiv 2402.02750.
+"""KIVI: keys scaled per channel over 32 tokens, values per token over 32 channels, newest tokens fp16. arXiv 2402.02750.
 
 Tokens wait in an fp16 residual until 32 of them can be coded while at least 32 stay, so the residual holds 32 to 63. A
 slot is never coded twice: a coded slot keeps its packed codes and the number of the group whose scales it was coded
@@ -30,9 +30,9 @@ INDEX_DTYPE = torch.int16
 class GroupedKeys:
     """Coded keys of one layer with the scales of their groups.
 
-    `codes` are packed `[B, K, S, d * bits / 8]`, or the rounded floats `[B, K, S, d]` in simulated storage. `scales` and
-    `zeros` are `[B, K, N, d]` fp16 (absent in simulated storage). `group` `[B, K, S]` int16 is the number of each slot's
-    group; None while nothing was evicted, when slot s is in group s // 32.
+    `codes` are packed `[B, K, S, d * bits / 8]`, or the rounded floats `[B, K, S, d]` in simulated storage. `scales`
+    and `zeros` are `[B, K, N, d]` fp16 (absent in simulated storage). `group` `[B, K, S]` int16 is the number of each
+    slot's group; None while nothing was evicted, when slot s is in group s // 32.
     """
 
     def __init__(self, bits: int, storage: Storage) -> None:

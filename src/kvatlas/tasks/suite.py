@@ -1,0 +1,210 @@
+"""The task suite: four families of chat prompts, each with one load-bearing span of tokens and a known answer.
+
+needle: an access code in filler at 5, 35, 65 and 95 percent. multi_turn: a rule set in the first turn, asked for after
+six turns of chatter. instruction: a rule in the system prompt. summary: a distinctive detail at the start of a text that
+is to be summed up. All prompts of a file have one exact length. It must not know models or caches.
+
+Instance 0 is a set of nine tasks as published (four needles, three rules of a conversation, one instruction, one
+summary); every further instance has one prompt per cell (four depths, three other families). In mode `floor` the
+load-bearing span of every prompt is replaced by filler of the same length, so that nothing but guessing is left.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvatlas.errors import KvatlasError
+from kvatlas.lm.chat import SLOT, Message, Tokenizer, encode, encode_pieces, message
+from kvatlas.tasks import needle, words
+from kvatlas.tasks.text import draw_sentence, fill, rng_for
+
+STUDY = "task_suite"
+MODES = ("suite", "floor")
+DEPTHS = (5, 35, 65, 95)
+TURNS = 6
+PUBLISHED_INSTANCE, PUBLISHED_RULES = 0, 3
+ASSISTANT = "You are a helpful assistant."
+_ACKNOWLEDGEMENTS = ("I see.", "Thank you.", "Good to know.", "Interesting.", "All right.", "Understood.")
+_STORY_TITLES = ("captain", "doctor", "professor", "baker", "painter", "sailor")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One prompt before it has a length.
+
+    Args:
+        messages: the conversation; every SLOT in it takes tokens. fact: the load-bearing text. fact_slot: number of the
+            slot that it goes to; the other slots share the filler.
+        question: what is asked at the end. answer: what is scored. reply: the gold reply around it.
+    """
+
+    family: str
+    messages: tuple[Message, ...]
+    fact: str
+    fact_slot: int
+    question: str
+    answer: str
+    reply: str
+
+
+def make_prompts(
+    tokenizer: Tokenizer, *, mode: str, context: int, instances: Sequence[int], corpus: str | None = None
+) -> list[dict[str, Any]]:
+    """Return the prompts of some instances, exactly `context` tokens each, instances outermost.
+
+    A prompt is as for other tasks, with `family` and `instance`; `span` is the load-bearing span of tokens, also in
+    mode `floor`, where filler stands there. `corpus` is not used. Raises KvatlasError for an unknown mode or a context
+    that is too short.
+    """
+    if mode not in MODES:
+        raise KvatlasError(f"modes: unknown {mode!r}; choose one of {', '.join(MODES)}")
+    rows = []
+    for instance in instances:
+        rows += _needles(tokenizer, context, instance)
+        n_rules = PUBLISHED_RULES if instance == PUBLISHED_INSTANCE else 1
+        for number in range(n_rules):
+            rng = rng_for(STUDY, context, instance, "multi_turn", number)
+            rows.append(_compose(tokenizer, multi_turn(rng), context, instance, rng, str(number)))
+        for draw in (instruction, summary):
+            rng = rng_for(STUDY, context, instance, draw.__name__)
+            rows.append(_compose(tokenizer, draw(rng), context, instance, rng, "0"))
+    return [_without_fact(tokenizer, row) for row in rows] if mode == "floor" else [{**r, "mode": mode} for r in rows]
+
+
+def multi_turn(rng: random.Random) -> Task:
+    """A rule of the conversation, six turns of chatter, and a question that only the rule answers."""
+    code, thing = needle.draw_code(rng), f"{rng.choice(words.KEY_ADJECTIVES)} {rng.choice(words.KEY_NOUNS)}"
+    chatter = [
+        part
+        for reply in rng.sample(_ACKNOWLEDGEMENTS, TURNS)
+        for part in (message("user", SLOT), message("assistant", reply))
+    ]
+    question = f"What must you answer when I ask for the code of the {thing}?"
+    return Task(
+        family="multi_turn",
+        messages=(
+            message("system", ASSISTANT),
+            message("user", SLOT),
+            message("assistant", "I will remember this rule."),
+            *chatter,
+            message("user", question),
+        ),
+        fact=f"Remember this rule: when I ask for the code of the {thing}, you must answer {code}.",
+        fact_slot=0,
+        question=question,
+        answer=code,
+        reply=f"I must answer {code}.",
+    )
+
+
+def instruction(rng: random.Random) -> Task:
+    """A rule in the system prompt, at the very start, and a request that it covers."""
+    code = needle.draw_code(rng)
+    question = "What is the status code of this service?"
+    return Task(
+        family="instruction",
+        messages=(
+            message("system", f"{ASSISTANT}{SLOT}"),
+            message("user", f"Read these notes.{SLOT}\n\n{question}"),
+        ),
+        fact=f" Whenever the user asks for the status code, you answer {code}.",
+        fact_slot=0,
+        question=question,
+        answer=code,
+        reply=f"The status code of this service is {code}.",
+    )
+
+
+def summary(rng: random.Random) -> Task:
+    """A text whose first sentence names its hero; a faithful summary has to name the hero too."""
+    hero = f"{rng.choice(words.KEY_ADJECTIVES)} {rng.choice(words.KEY_NOUNS)}"
+    title = rng.choice(_STORY_TITLES)
+    question = f"Sum up the text in one sentence. Begin with the name of the ship of the {title}."
+    return Task(
+        family="summary",
+        messages=(
+            message("system", ASSISTANT),
+            message("user", f"Here is a text.{SLOT}{SLOT}\n\n{question}"),
+        ),
+        fact=f" This is the story of a {title}, whose ship was called the {hero.title()}.",
+        fact_slot=0,
+        question=question,
+        answer=hero,
+        reply=f"The {hero.title()} was the ship of the {title}.",
+    )
+
+
+def _needles(tokenizer: Tokenizer, context: int, instance: int) -> list[dict[str, Any]]:
+    rows = needle.make_prompts(
+        tokenizer,
+        mode="aware",
+        context=context,
+        seeds=[instance],
+        depths=DEPTHS,
+        haystack="sentences",
+        corpus=None,
+    )
+    return [
+        row | _identity("needle", context, instance, f"d{depth}") | {"depth": depth}
+        for row, depth in zip(rows, DEPTHS, strict=True)
+    ]
+
+
+def _identity(family: str, context: int, instance: int, label: str) -> dict[str, Any]:
+    return {
+        "id": f"suite-{family}-{context}-i{instance}-{label}",
+        "study": STUDY,
+        "context": context,
+        "seed": instance,
+        "instance": instance,
+        "family": family,
+        "depth": None,
+        "haystack": "sentences",
+    }
+
+
+def _compose(
+    tokenizer: Tokenizer, task: Task, context: int, instance: int, rng: random.Random, label: str
+) -> dict[str, Any]:
+    """Fill the slots of a task so that the prompt has exactly `context` tokens."""
+    pieces = encode_pieces(tokenizer, task.messages)
+    fact = encode(tokenizer, task.fact)
+    n_fillers = len(pieces) - 2
+    free = context - sum(map(len, pieces)) - len(fact)
+    if free < n_fillers:
+        raise KvatlasError(
+            f"context: {context} tokens are too few for a {task.family} task, which needs {context - free + n_fillers}; "
+            "use a longer context"
+        )
+    # The first fillers are one token longer where the free tokens do not divide evenly.
+    sizes = [free // n_fillers + (place < free % n_fillers) for place in range(n_fillers)]
+    ids, span = list(pieces[0]), [0, 0]
+    for slot, piece in enumerate(pieces[1:]):
+        if slot == task.fact_slot:
+            span = [len(ids), len(ids) + len(fact)]
+            ids += fact
+        else:
+            ids += _filler(tokenizer, sizes.pop(0), rng)
+        ids += piece
+    return _identity(task.family, context, instance, label) | {
+        "ids": ids,
+        "n_compress": len(ids) - 1,
+        "span": span,
+        "answer": task.answer,
+        "answer_ids": encode(tokenizer, task.reply),
+        "text": task.question,
+    }
+
+
+def _filler(tokenizer: Tokenizer, n_tokens: int, rng: random.Random) -> list[int]:
+    return [token for sentence in fill(tokenizer, n_tokens, lambda: draw_sentence(rng)) for token in sentence]
+
+
+def _without_fact(tokenizer: Tokenizer, row: dict[str, Any]) -> dict[str, Any]:
+    start, stop = row["span"]
+    ids = list(row["ids"])
+    ids[start:stop] = _filler(tokenizer, stop - start, rng_for(row["id"], "floor"))
+    return {**row, "ids": ids, "mode": "floor"}
