@@ -210,7 +210,9 @@ def task_suite(view: View) -> Iterator[Cell]:
         "schedule": block.get("schedule", DEFAULT_SCHEDULE),
         "block": block.get("block", DEFAULT_BLOCK),
         "new_tokens": block["new_tokens"],
+        "storage": block.get("storage", "packed"),
     }
+    passage = {"passage": {"text": block["text"], "tokens": block["passage_tokens"]}} if "text" in block else {}
     for mode, arms in (("suite", arms_of(block["arms"])), (FLOOR, [Arm(methods.FULL)])):
         for shard, instances in enumerate(parts):
             group = f"{mode}-{block['context']}-{shard}"
@@ -219,8 +221,11 @@ def task_suite(view: View) -> Iterator[Cell]:
             spec = view.head(PROMPTS) | place | {"instances": instances}
             yield Cell(PROMPTS, view.study, view.model, "", group, spec, prompts, view.model_input())
             for arm in arms:
-                spec = arm.spec(view.config, block) | place | {"shard": shard} | run
-                yield _cell(view, "task_suite", group, spec, {"prompts": prompts})
+                # A passage is scored once per arm, beside its first shard of prompts.
+                scored = passage if (mode, shard) == ("suite", 0) else {}
+                spec = arm.spec(view.config, block) | place | {"shard": shard} | run | scored
+                text = view.text_input() if scored else {}
+                yield _cell(view, "task_suite", group, spec, {"prompts": prompts, **text})
 
 
 def quantizer_error(view: View) -> Iterator[Cell]:

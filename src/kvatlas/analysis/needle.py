@@ -111,6 +111,7 @@ def _row(trials: Sequence[Trial], full: Sequence[Trial] | None) -> Row:
     values = list(recalls.values())
     return {
         **{key: first[key] for key in ("method", "policy", "budget", "quantizer")},
+        "setting": first.get("setting", "base"),
         "contexts": sorted({trial["context"] for trial in trials}),
         "n": len(trials),
         "n_clusters": len(values),

@@ -33,7 +33,7 @@ METHODS = {
 
 PASSKEY_ARMS = {
     "No compression": "full",
-    "L2Compress": "l2norm_skip01-10pct",
+    "L2Compress": "l2norm-10pct-skip01",
     "KeyDiff": "keydiff-10pct",
     "SnapKV": "snapkv-1024slots",
 }

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from kvatlas.compression.apply import Compressor
 from kvatlas.compression.budget import Budget
-from kvatlas.compression.registry import make_policy
+from kvatlas.compression.registry import make_policy, make_store
 from kvatlas.errors import KvatlasError
 from kvatlas.experiments.cellfile import Stopwatch, write_cell
 from kvatlas.lm.cache import CompressedCache, Observation
@@ -117,7 +117,7 @@ def run(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> No
         stream = Stream(
             lm,
             ids,
-            lm.new_cache(policy.observation() if policy else Observation()),
+            lm.new_cache(policy.observation() if policy else Observation(), make_store(spec["quantizer"])),
             Compressor(policy, budget, spec["tokens"], lm.rotary, [0]),
         )
         with watch.part("stream"):

@@ -109,7 +109,23 @@ def arm_label(row: Mapping[str, Any]) -> str:
         twin = str(row.get("arm", "")).removeprefix(str(row["method"])).removesuffix(quantizer).strip("-")
         label = f"{label} ({twin})" if twin else label
         return label if quantizer == "none" else f"{label}, {quantizer}"
-    return f"{label} {budget_label(str(row['budget']), quantizer)}"
+    return f"{label} {budget_label(str(row['budget']), quantizer)}{setting_suffix(row)}"
+
+
+def setting_suffix(row: Mapping[str, Any]) -> str:
+    """Spell the setting of an arm that is not the study's own: ", fair"."""
+    setting = str(row.get("setting") or "base")
+    return "" if setting == "base" else f", {setting}"
+
+
+def protected_label(row: Mapping[str, Any]) -> str:
+    """Spell what an arm protects besides what its method protects itself: "4 sinks + 32 recent protected"."""
+    ends = [f"{row[key]} {name}" for key, name in (("n_sinks", "sinks"), ("n_recent", "recent")) if row.get(key)]
+    parts = [f"{' + '.join(ends)} protected" if ends else "nothing protected"]
+    layers = row.get("skip_layers")
+    if layers:
+        parts.append(f"layers {', '.join(map(str, layers))} full")
+    return ", ".join(parts)
 
 
 def budget_key(budget: str) -> tuple[int, float]:

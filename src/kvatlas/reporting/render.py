@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from kvatlas.analysis.trials import read_parquet
 from kvatlas.files import read_json, write_text
-from kvatlas.reporting import cards, escape, evidence, figures, labels, provenance, tables
+from kvatlas.reporting import cards, escape, evidence, figures, fixed_budget, labels, provenance, tables
 
 DESCRIPTIVE_BELOW = 10  # clusters; under this a run describes its sample and says so
 SAMPLE_LIMIT = 200  # characters of an output in the side-by-side table
@@ -91,6 +91,7 @@ def report_context(results: Record, timings: Record, config: Record, counts: Map
         "counts": counts,
         "studies": sorted(results.get("studies") or {}),
         "needle": _needle(results, timings, resolved),
+        "fixed": fixed_budget.context(results, timings, resolved),
         "figures": _figures(results),
         "gates": evidence.gates(results),
         "noise": evidence.noise_floor(results),

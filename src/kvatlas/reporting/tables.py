@@ -81,9 +81,9 @@ def decode_speed(timings: Record, study: str, model: str, mode: str) -> dict[str
 
 def named(row: Record) -> tuple[str, str]:
     """Spell an arm in two cells: method (with its quantizer), budget."""
-    bare = {**row, "budget": "none"}
+    bare = {**row, "budget": "none", "setting": "base"}
     name = labels.arm_label({**bare, "arm": ""}) if row["budget"] != "none" else labels.arm_label(row)
-    return name, labels.budget_label(str(row["budget"]))
+    return name, labels.budget_label(str(row["budget"])) + labels.setting_suffix(row)
 
 
 def muted(row: Record) -> bool:

@@ -1,8 +1,8 @@
 """The task suite: four families of chat prompts, each with one load-bearing span of tokens and a known answer.
 
 needle: an access code in filler at 5, 35, 65 and 95 percent. multi_turn: a rule set in the first turn, asked for after
-six turns of chatter. instruction: a rule in the system prompt. summary: a distinctive detail at the start of a text that
-is to be summed up. All prompts of a file have one exact length. It must not know models or caches.
+six turns of chatter. instruction: a rule in the system prompt. summary: a distinctive detail at the start of a text
+that is to be summed up. All prompts of a file have one exact length. It must not know models or caches.
 
 Instance 0 is a set of nine tasks as published (four needles, three rules of a conversation, one instruction, one
 summary); every further instance has one prompt per cell (four depths, three other families). In mode `floor` the
@@ -67,10 +67,11 @@ def make_prompts(
         n_rules = PUBLISHED_RULES if instance == PUBLISHED_INSTANCE else 1
         for number in range(n_rules):
             rng = rng_for(STUDY, context, instance, "multi_turn", number)
-            rows.append(_compose(tokenizer, multi_turn(rng), context, instance, rng, str(number)))
+            task = multi_turn(rng)
+            rows.append(_compose(tokenizer, task, context=context, instance=instance, rng=rng, label=str(number)))
         for draw in (instruction, summary):
             rng = rng_for(STUDY, context, instance, draw.__name__)
-            rows.append(_compose(tokenizer, draw(rng), context, instance, rng, "0"))
+            rows.append(_compose(tokenizer, draw(rng), context=context, instance=instance, rng=rng, label="0"))
     return [_without_fact(tokenizer, row) for row in rows] if mode == "floor" else [{**r, "mode": mode} for r in rows]
 
 
@@ -82,13 +83,13 @@ def multi_turn(rng: random.Random) -> Task:
         for reply in rng.sample(_ACKNOWLEDGEMENTS, TURNS)
         for part in (message("user", SLOT), message("assistant", reply))
     ]
-    question = f"What must you answer when I ask for the code of the {thing}?"
+    question = f"What is the code of the {thing}?"
     return Task(
         family="multi_turn",
         messages=(
             message("system", ASSISTANT),
             message("user", SLOT),
-            message("assistant", "I will remember this rule."),
+            message("assistant", "All right, I will."),
             *chatter,
             message("user", question),
         ),
@@ -96,25 +97,25 @@ def multi_turn(rng: random.Random) -> Task:
         fact_slot=0,
         question=question,
         answer=code,
-        reply=f"I must answer {code}.",
+        reply=f"The code of the {thing} is {code}.",
     )
 
 
 def instruction(rng: random.Random) -> Task:
     """A rule in the system prompt, at the very start, and a request that it covers."""
     code = needle.draw_code(rng)
-    question = "What is the status code of this service?"
+    question = "What is the status code?"
     return Task(
         family="instruction",
         messages=(
             message("system", f"{ASSISTANT}{SLOT}"),
             message("user", f"Read these notes.{SLOT}\n\n{question}"),
         ),
-        fact=f" Whenever the user asks for the status code, you answer {code}.",
+        fact=f" When asked for the status code, always answer: The status code is {code}.",
         fact_slot=0,
         question=question,
         answer=code,
-        reply=f"The status code of this service is {code}.",
+        reply=f"The status code is {code}.",
     )
 
 
@@ -122,7 +123,7 @@ def summary(rng: random.Random) -> Task:
     """A text whose first sentence names its hero; a faithful summary has to name the hero too."""
     hero = f"{rng.choice(words.KEY_ADJECTIVES)} {rng.choice(words.KEY_NOUNS)}"
     title = rng.choice(_STORY_TITLES)
-    question = f"Sum up the text in one sentence. Begin with the name of the ship of the {title}."
+    question = f"Sum up in one sentence what the text says about the ship of the {title} and what it was called."
     return Task(
         family="summary",
         messages=(
@@ -167,7 +168,7 @@ def _identity(family: str, context: int, instance: int, label: str) -> dict[str,
 
 
 def _compose(
-    tokenizer: Tokenizer, task: Task, context: int, instance: int, rng: random.Random, label: str
+    tokenizer: Tokenizer, task: Task, *, context: int, instance: int, rng: random.Random, label: str
 ) -> dict[str, Any]:
     """Fill the slots of a task so that the prompt has exactly `context` tokens."""
     pieces = encode_pieces(tokenizer, task.messages)
@@ -176,8 +177,8 @@ def _compose(
     free = context - sum(map(len, pieces)) - len(fact)
     if free < n_fillers:
         raise KvatlasError(
-            f"context: {context} tokens are too few for a {task.family} task, which needs {context - free + n_fillers}; "
-            "use a longer context"
+            f"context: {context} tokens are too few for a {task.family} task, which needs "
+            f"{context - free + n_fillers}; use a longer context"
         )
     # The first fillers are one token longer where the free tokens do not divide evenly.
     sizes = [free // n_fillers + (place < free % n_fillers) for place in range(n_fillers)]

@@ -1,4 +1,4 @@
-"""KIVI: keys scaled per channel over 32 tokens, values per token over 32 channels, newest tokens fp16. arXiv 2402.02750.
+"""KIVI: keys scaled per channel over 32 tokens, values per token over 32 channels, residual fp16. arXiv 2402.02750.
 
 Tokens wait in an fp16 residual until 32 of them can be coded while at least 32 stay, so the residual holds 32 to 63. A
 slot is never coded twice: a coded slot keeps its packed codes and the number of the group whose scales it was coded
