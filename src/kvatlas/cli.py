@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kvatlas import commands
+from kvatlas import commands, single
 from kvatlas.config import DEFAULT_FILE
 from kvatlas.errors import KvatlasError
 
@@ -49,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
     report = command("report", commands.report, "Print where the pages of a run are, or open them.")
     report.add_argument("--open", action="store_true", help="open the explorer in a browser")
     _with_config(report)
+    single.add_commands(commands_of)
     command("docs", commands.docs, "Write docs/configuration.md from the configuration's schema.")
     _add_job_commands(command)
     return top

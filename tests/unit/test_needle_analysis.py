@@ -281,3 +281,21 @@ def test_analysis_imports_neither_torch_nor_transformers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""
+
+
+def test_an_arm_run_at_one_context_is_compared_on_that_context_alone():
+    trials = synthetic.recall_trials()
+    contexts = sorted({trial["context"] for trial in trials})
+    assert len(contexts) > 1
+    partial = [
+        trial for trial in trials if not (trial["arm"].startswith("snapkv-") and trial["context"] == contexts[-1])
+    ]
+    section = needle.aggregate(partial, {})
+    row = next(row for row in section["contrasts"] if row["arm"] == "snapkv-4x" and row["versus"] == "full")
+    whole = next(
+        row
+        for row in needle.aggregate([t for t in trials if t["context"] != contexts[-1]], {})["contrasts"]
+        if row["arm"] == "snapkv-4x" and row["versus"] == "full" and row["metric"] == "recall"
+    )
+    assert row["metric"] == "recall"
+    assert (row["diff"], row["n_clusters"], row["ci"]) == (whole["diff"], whole["n_clusters"], whole["ci"])

@@ -125,7 +125,12 @@ def _judge(claim: Claim, model: str | None, section: Mapping[str, Any] | None, a
     if lost:
         return _Judged(claim, model, missing=f"not in this run: {', '.join(lost)}")
     gated = any(row is not None and row.get("gate_passed") is False for _, row in found)
-    gate = "the task is not past its gate" if gated and claim.metric in RECALL_METRICS else ""
+    judged_by_hits = (
+        claim.metric in RECALL_METRICS
+        or claim.metric.startswith("accuracy_")
+        or (claim.metric == "accuracy" and claim.study == "task_suite")
+    )
+    gate = "the task is not past its gate" if gated and judged_by_hits else ""
     parts = tuple(_part(claim, pair, row, alpha) for pair, row in found if row is not None)
     return _Judged(claim, model, parts, gate=gate)
 

@@ -55,16 +55,19 @@ def cluster_values(trials: Iterable[Trial], metric: str) -> dict[Cluster, float]
 
 
 def check_paired(arms: Mapping[str, Sequence[Trial]], where: str) -> None:
-    """Refuse arms that did not see the same prompts: every comparison of the study is paired.
+    """Refuse arms that did not see the same prompts of a stratum: every comparison of the study is paired.
 
-    Raises KvatlasError naming the arm with prompts missing.
+    An arm may leave out whole strata (a variant that is run at one context only). Raises KvatlasError naming the arm
+    with prompts missing.
     """
-    prompts = {arm: {(*cluster_of(trial), trial["depth"]) for trial in trials} for arm, trials in arms.items()}
-    everything: set[tuple[Any, ...]] = set().union(*prompts.values()) if prompts else set()
+    prompts = {arm: {(cluster_of(trial), trial["depth"]) for trial in trials} for arm, trials in arms.items()}
+    everything: set[tuple[Cluster, Any]] = set().union(*prompts.values()) if prompts else set()
     for arm, seen in prompts.items():
-        if seen != everything:
+        strata = {stratum_of(cluster) for cluster, _ in seen}
+        owed = {prompt for prompt in everything if stratum_of(prompt[0]) in strata}
+        if seen != owed:
             raise KvatlasError(
-                f"{where}: arm {arm} lacks {len(everything - seen)} of {len(everything)} prompts that "
+                f"{where}: arm {arm} lacks {len(owed - seen)} of {len(owed)} prompts that "
                 "other arms have; build all cells of the study before its table"
             )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvatlas.analysis import stats
-from kvatlas.analysis.clusters import DEPTH_TREND, RECALL_METRICS, Cluster, Trial, cluster_values, stratum_of
+from kvatlas.analysis.clusters import DEPTH_TREND, RECALL_METRICS, Cluster, Trial, cluster_of, cluster_values, stratum_of
 
 PRIMARY_METRIC = "recall"
 REFERENCE_METHOD = "snapkv"
@@ -64,12 +64,13 @@ class _Values:
             self._known[arm, metric] = cluster_values(self.arms[arm], metric) if arm in self.arms else None
         return self._known[arm, metric]
 
-    def pairs(self, arm: str, metric: str) -> int | None:
+    def pairs(self, arm: str, metric: str, clusters: Sequence[Cluster]) -> int | None:
         """Return the pairs of prompts behind a recall difference (it can be degenerate), None for other metrics."""
         if metric not in RECALL_METRICS:
             return None
-        values = self.get(arm, metric) or {}
-        return len(values) if metric == DEPTH_TREND else len(self.arms[arm])
+        if metric == DEPTH_TREND:
+            return len(clusters)
+        return sum(cluster_of(trial) in set(clusters) for trial in self.arms[arm])
 
 
 def _standard_pairs(arms: Mapping[str, Sequence[Trial]]) -> list[Pair]:
@@ -92,9 +93,13 @@ def _contrast(pair: Pair, table: _Values, standard: bool) -> Row | None:
         return None
     # The depth trend is already a difference, within the arm's own clusters.
     within = pair.arm == pair.versus
-    differences = [value - (0.0 if within else second[cluster]) for cluster, value in first.items()]
+    # An arm that was run at one context only is compared there.
+    clusters = [cluster for cluster in first if cluster in second]
+    if not clusters:
+        return None
+    differences = [first[cluster] - (0.0 if within else second[cluster]) for cluster in clusters]
     primary = standard and pair.metric == PRIMARY_METRIC
-    row = _row(differences, list(first), table.pairs(pair.arm, pair.metric))
+    row = _row(differences, clusters, table.pairs(pair.arm, pair.metric, clusters))
     return {
         "arm": pair.arm,
         "versus": pair.versus,
@@ -109,12 +114,14 @@ def _interaction(arm: str, table: _Values) -> Row | None:
         return None
     names = (arm, arm.removesuffix(f"-{first['quantizer']}"), f"full-{first['quantizer']}", "full")
     values = [table.get(name, PRIMARY_METRIC) for name in names]
-    columns = [list(value.values()) for value in values if value is not None]
-    if len(columns) < len(names):
+    present = [value for value in values if value is not None]
+    if len(present) < len(names):
         return None
-    differences = stats.interaction(*columns)
-    clusters = list(table.get(arm, PRIMARY_METRIC) or {})
-    row = _row(differences, clusters, table.pairs(arm, PRIMARY_METRIC))
+    clusters = [cluster for cluster in present[0] if all(cluster in value for value in present)]
+    if not clusters:
+        return None
+    differences = stats.interaction(*([value[cluster] for cluster in clusters] for value in present))
+    row = _row(differences, clusters, table.pairs(arm, PRIMARY_METRIC, clusters))
     return {"arm": arm, "versus": ADDITIVE, "metric": "recall_interaction", "family": "other"} | row
 
 

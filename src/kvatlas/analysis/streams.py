@@ -8,7 +8,7 @@ other texts. Knows the trials of an online study; knows no tables.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np

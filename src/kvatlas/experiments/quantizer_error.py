@@ -2,7 +2,7 @@
 
 Chunks of a text are prefilled in full precision, and each layer's keys and values are written through the quantizer.
 The trial of a chunk holds sums per layer (absolute and squared, of errors and of signals), so that errors can be pooled
-over layers and chunks in any norm. Tokens that the format leaves unquantized (KIVI's residual) are left out of the sums.
+over layers and chunks in any norm. Tokens that a format leaves unquantized (KIVI's residual) are left out of the sums.
 Integers are measured at the other granularity too: `channel` scales keys and values per channel over 32 tokens.
 """
 
@@ -54,21 +54,28 @@ def run(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> No
 
 
 def measure(quantizer: str, keys: Tensor, values: Tensor) -> dict[str, dict[str, Any]]:
-    """Return the sums of one layer's `[1, K, T, d]` keys and values per granularity, with bits, width and saturations."""
+    """Return one layer's sums per granularity, with bits, width and saturations; keys and values are `[1, K, T, d]`."""
     store = make_store(quantizer)()
     store.append(keys, values)
     n_coded = keys.shape[2] - store.unselectable_recent()
     own = MIXED if quantizer.startswith("kivi") else TOKEN
-    read = store.read()
+    read_keys, read_values = store.read()
     shape = {"head_dim": keys.shape[3], "saturated": store.saturated}
-    found = {own: _sums(keys, values, *read, n_coded) | shape | {"bits_per_value": _bits(store, keys, n_coded)}}
+    found = {
+        own: _sums(keys, values, read_keys, read_values, n_coded)
+        | shape
+        | {"bits_per_value": _bits(store, keys, n_coded)}
+    }
     bits = INTEGER_BITS.get(quantizer)
     if bits is not None:
         n_grouped = keys.shape[2] // CHANNEL_GROUP * CHANNEL_GROUP
-        rounded = [_per_channel(tensor[:, :, :n_grouped], bits) for tensor in (keys, values)]
+        by_channel = (_per_channel(tensor[:, :, :n_grouped], bits) for tensor in (keys, values))
+        read_keys, read_values = by_channel
         # A scale and a zero of 16 bits each serve the tokens of a group.
         found[CHANNEL] = (
-            _sums(keys, values, *rounded, n_grouped) | shape | {"bits_per_value": bits + 32 / CHANNEL_GROUP}
+            _sums(keys, values, read_keys, read_values, n_grouped)
+            | shape
+            | {"bits_per_value": bits + 32 / CHANNEL_GROUP}
         )
     return found
 
@@ -87,7 +94,7 @@ def _bits(store: KVStore, keys: Tensor, n_coded: int) -> float:
 
 
 def _sums(keys: Tensor, values: Tensor, read_keys: Tensor, read_values: Tensor, n_coded: int) -> dict[str, float]:
-    sums = {}
+    sums: dict[str, float] = {}
     for name, true, read in (("key", keys, read_keys), ("value", values, read_values)):
         signal = true[:, :, :n_coded].double()
         error = read[:, :, :n_coded].double() - signal
