@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter, _SubParsersAction
-from collections.abc import Callable, Mapping, Sequence
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ _EXAMPLES = {
 }
 
 
-def add_commands(commands: _SubParsersAction[ArgumentParser]) -> None:
-    """Add `run` and `plot` with their experiments to the parser of the `kvatlas` command."""
+def add_commands(commands: Any) -> None:
+    """Add `run` and `plot` with their experiments to `commands`, the subparsers of the `kvatlas` command."""
     run_text = "Run one experiment without the workflow."
     runs = commands.add_parser("run", help=run_text, description=run_text)
     made = runs.add_subparsers(title="experiments", required=True, metavar="EXPERIMENT")
@@ -70,7 +70,9 @@ def add_commands(commands: _SubParsersAction[ArgumentParser]) -> None:
         text = f"Draw {', '.join(names)} as PNG and SVG from a results.json."
         parser = made.add_parser(name, help=text, description=f"{text} Both `kvatlas run` and the workflow write one.")
         parser.set_defaults(handler=plot, experiment=name)
-        parser.add_argument("--results", type=Path, default=Path("results/single") / RESULTS, help=_default("the results"))
+        parser.add_argument(
+            "--results", type=Path, default=Path("results/single") / RESULTS, help=_default("the results")
+        )
         parser.add_argument("--output", type=Path, help="folder of the pictures (default: that of the results)")
 
 
@@ -82,27 +84,35 @@ def _add_common(parser: ArgumentParser) -> None:
     parser.add_argument("--run", default="single", help=_default("name of the folder in results/"))
     parser.add_argument("--model", default="smollm2-135m", help=_default("model, by its name in config/models.yaml"))
     parser.add_argument("--text", default="lee-news", help=_default("text, by its name in config/texts.yaml"))
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help=_default("where to run"))
+    parser.add_argument(
+        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help=_default("where to run")
+    )
     parser.add_argument("--dtype", default="auto", choices=("auto", "fp32", "bf16", "fp16"), help=_default("numbers"))
 
 
-def _add_arms(parser: ArgumentParser, budgets: Sequence[str], methods: str) -> None:
-    parser.add_argument("--methods", nargs="+", type=method, default=[method(m) for m in methods.split()], metavar="METHOD")
-    parser._actions[-1].help = f"{_METHODS_HELP} (default: {methods})"
+def _add_methods(parser: ArgumentParser, methods: str) -> None:
     parser.add_argument(
-        "--budgets",
+        "--methods",
         nargs="+",
-        default=list(budgets),
-        metavar="BUDGET",
-        help=f'budgets: "256" slots, "50%%" of all tokens or "4x" of the middle (default: {" ".join(budgets)})'.replace("%)", "%%)"),
+        type=method,
+        default=[method(name) for name in methods.split()],
+        metavar="METHOD",
+        help=f"{_METHODS_HELP} (default: {methods})",
     )
+
+
+def _add_arms(parser: ArgumentParser, budget: str) -> None:
+    _add_methods(parser, "sink_recent snapkv keydiff l2norm random")
+    shown = budget.replace("%", "%%")
+    text = f'"256" is slots, "50%%" a share of all tokens, "4x" a ratio of the middle (default: {shown})'
+    parser.add_argument("--budgets", nargs="+", default=[budget], metavar="BUDGET", help=text)
     parser.add_argument("--n-sinks", type=int, default=4, help=_default("protected slots at the start"))
     parser.add_argument("--n-recent", type=int, default=32, help=_default("protected slots at the end"))
     parser.add_argument("--skip-layers", type=int, nargs="*", default=[], metavar="LAYER", help="layers that stay full")
 
 
 def _add_online(parser: ArgumentParser) -> None:
-    _add_arms(parser, ["256"], "sink_recent snapkv keydiff l2norm random")
+    _add_arms(parser, "256")
     parser.add_argument("--tokens", type=int, default=2048, help=_default("length of the stream"))
     parser.add_argument("--block", type=int, default=32, help=_default("tokens per block; also SnapKV's window"))
     parser.add_argument(
@@ -115,22 +125,22 @@ def _add_online(parser: ArgumentParser) -> None:
 
 
 def _add_passkey(parser: ArgumentParser) -> None:
-    _add_arms(parser, ["25%"], "sink_recent snapkv keydiff l2norm random")
+    _add_arms(parser, "25%")
     parser.add_argument("--context", type=int, default=1024, help=_default("tokens of a prompt"))
     parser.add_argument("--seeds", type=int, default=1, help=_default("haystacks"))
     parser.add_argument("--depths", type=float, nargs="+", default=[10, 50, 90], help="where the number hides, percent")
     parser.add_argument(
         "--haystack", nargs="+", default=["noise"], choices=("noise", "sentences", "corpus"), help=_default("filler")
     )
-    parser.add_argument("--mode", default="aware", choices=("aware", "agnostic", "reuse"), help=_default("question mode"))
+    parser.add_argument(
+        "--mode", default="aware", choices=("aware", "agnostic", "reuse"), help=_default("question mode")
+    )
     parser.add_argument("--new-tokens", type=int, default=16, help=_default("longest answer"))
     parser.add_argument("--block", type=int, default=0, help=_default("queries per prefill chunk, 0 for all at once"))
 
 
 def _add_loss(parser: ArgumentParser) -> None:
-    methods = "l2norm keydiff snapkv random"
-    parser.add_argument("--methods", nargs="+", type=method, default=[method(m) for m in methods.split()], metavar="METHOD")
-    parser._actions[-1].help = f"{_METHODS_HELP} (default: {methods})"
+    _add_methods(parser, "l2norm keydiff snapkv random")
     parser.add_argument("--context", type=int, default=512, help=_default("slots of each prompt"))
     parser.add_argument("--prompts", type=int, default=4, help=_default("prompts, cut from the text"))
     parser.add_argument("--queries", type=int, default=8, help=_default("queries behind the context"))
@@ -160,7 +170,12 @@ def configuration(args: Namespace) -> dict[str, Any]:
         block: dict[str, Any] = {"text": args.text, "context": args.context, "prompts": args.prompts}
         block |= {"queries": args.queries, "methods": list(named)}
     else:
-        block = {"n_sinks": args.n_sinks, "n_recent": args.n_recent, "skip_layers": args.skip_layers, "block": args.block}
+        block = {
+            "n_sinks": args.n_sinks,
+            "n_recent": args.n_recent,
+            "skip_layers": args.skip_layers,
+            "block": args.block,
+        }
     if study == "online_lm":
         block |= {"text": args.text, "tokens": args.tokens, "protocols": args.protocols, "arms": arms}
     if study == "passkey":

@@ -76,9 +76,7 @@ def test_trials_are_the_first_and_default_configuration() -> None:
         ({"configs": [{"config_name": "a"}]}, "data file 'None' does not exist"),
     ],
 )
-def test_a_card_with_one_thing_wrong_is_refused_by_name(
-    folder: Path, change: dict[str, Any], message: str
-) -> None:
+def test_a_card_with_one_thing_wrong_is_refused_by_name(folder: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(KvatlasError, match=message.replace("(", r"\(")):
         cards.validate(cards.dump({**made(), **change}), folder, rows=1960)
 
@@ -133,9 +131,7 @@ def test_the_model_index_is_one_that_the_hub_client_reads() -> None:
         row(arm="x", gate_passed=False),
     ]
     block = cards.model_index({"studies": {"needle": {"rows": rows}}}, "tiny")
-    name, evaluations = model_index_to_eval_results(
-        yaml.safe_load(cards.dump(block, rulers=False))["model-index"]
-    )
+    name, evaluations = model_index_to_eval_results(yaml.safe_load(cards.dump(block, rulers=False))["model-index"])
     assert name == "tiny"
     found = [(item.dataset_config, item.metric_type, item.metric_value) for item in evaluations]
     assert found == [

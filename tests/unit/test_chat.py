@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.tiny_models import CHAT_TEMPLATE, tiny_tokenizer
 
 from kvatlas.errors import KvatlasError
 from kvatlas.lm.chat import SLOT, encode, encode_pieces, message, render
+from tests.support.tiny_models import CHAT_TEMPLATE, tiny_tokenizer
 
 NO_SYSTEM_TEMPLATE = (
-    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + CHAT_TEMPLATE
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    + CHAT_TEMPLATE
 )
 
 

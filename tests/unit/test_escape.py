@@ -69,9 +69,7 @@ def check_cell(text: str) -> None:
     cells = [token for token in tokens if token.type == "inline"]
     assert len([token for token in tokens if token.type == "td_open"]) == 2
     assert tokens[-1].type == "table_close"
-    assert assert_text(cells[2].children).replace(escape.JOINER, "") == expected(text).replace(
-        escape.JOINER, ""
-    )
+    assert assert_text(cells[2].children).replace(escape.JOINER, "") == expected(text).replace(escape.JOINER, "")
     assert assert_text(cells[3].children) == "end"
 
 

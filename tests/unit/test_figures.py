@@ -123,9 +123,7 @@ def test_the_same_results_give_the_same_bytes(name: str, small: dict[str, Any], 
 
 def test_figures_show_neither_the_floor_nor_repeats_of_the_full_cache(small: dict[str, Any]) -> None:
     repeated = copy.deepcopy(small)
-    row = next(
-        r for r in repeated["studies"]["needle"]["rows"] if r["arm"] == "full" and r["mode"] == "aware"
-    )
+    row = next(r for r in repeated["studies"]["needle"]["rows"] if r["arm"] == "full" and r["mode"] == "aware")
     repeated["studies"]["needle"]["rows"].append({**row, "arm": "full-again"})
     shown = panels.needle(repeated, "rows")
     assert {r["mode"] for r in shown} == {"aware", "agnostic"}

@@ -41,9 +41,7 @@ CONFIG: dict[str, Any] = {
     "rope_telemetry": [{"model": "smollm2-135m", "max_relative_error": 1.2e-6}],
 }
 TRIALS = synthetic.recall_trials(seeds=2)
-RESULTS = synthetic.results_json(
-    TRIALS, claims_file=ROOT / "config/claims.yaml", published=ROOT / "config/published"
-)
+RESULTS = synthetic.results_json(TRIALS, claims_file=ROOT / "config/claims.yaml", published=ROOT / "config/published")
 
 
 def write_report(folder: Path, results: Any = RESULTS, trials: Any = TRIALS, config: Any = CONFIG) -> Path:
@@ -197,9 +195,7 @@ def test_a_run_without_the_needle_study_still_has_its_pages(tmp_path: Path) -> N
         "claims": RESULTS["claims"],
         "published": RESULTS["published"],
     }
-    write_report(
-        tmp_path, results, [], {"run": "bare", "config": {}, "models": {}, "packages": {}, "hardware": {}}
-    )
+    write_report(tmp_path, results, [], {"run": "bare", "config": {}, "models": {}, "packages": {}, "hardware": {}})
     render.write_pages(tmp_path)
     page = (tmp_path / "README.md").read_text()
     assert "The needle study is not part of this run." in page
@@ -230,9 +226,7 @@ def test_a_task_past_no_gate_is_shown_in_italics_with_the_reason(tmp_path: Path)
 
 
 def test_figures_have_alt_text_and_a_caption(readme: str) -> None:
-    shown = re.findall(
-        r"^!\[(.+)\]\(figures/(f\d+_\w+)\.png\)\n\n\*\*.+\*\* .+\.svg\)\)$", readme, flags=re.M
-    )
+    shown = re.findall(r"^!\[(.+)\]\(figures/(f\d+_\w+)\.png\)\n\n\*\*.+\*\* .+\.svg\)\)$", readme, flags=re.M)
     assert [name for _, name in shown] == [
         "f1_pareto",
         "f2_depth_heatmap",
@@ -269,11 +263,7 @@ def test_hostile_text_shows_as_text_on_every_page(nasty: Path, report: Path, nam
         page = (folder / name).read_text()
         tokens = MARKDOWN.parse(body(page) if page.startswith("---\n") else page)
         inner = [child for token in tokens for child in token.children or []]
-        kept = [
-            t
-            for t in [*tokens, *inner]
-            if t.type not in ("text", "text_special", "inline", "em_open", "em_close")
-        ]
+        kept = [t for t in [*tokens, *inner] if t.type not in ("text", "text_special", "inline", "em_open", "em_close")]
         return [(token.type, token.tag) for token in kept]
 
     assert shape(nasty) == shape(report)
@@ -287,16 +277,12 @@ def test_hostile_titles_stay_one_yaml_value(nasty: Path) -> None:
 def test_samples_show_the_same_prompts_for_every_arm(report: Path) -> None:
     page = (report / "samples.md").read_text()
     blocks = page.split("\n## ")[1:]
-    assert (
-        len(blocks) == 6
-    )  # two modes x (two contexts at a middle depth, one of them at the first depth too)
+    assert len(blocks) == 6  # two modes x (two contexts at a middle depth, one of them at the first depth too)
     arms = len({trial["arm"] for trial in TRIALS})
     for block in blocks:
         (prompt,) = re.findall(r"^Prompt (\S+)\. Hidden code: (\S+)$", block, flags=re.M)
         assert len(re.findall(r"^\| .+ \| (?:yes|no) \|", block, flags=re.M)) == arms
-        full = next(
-            t for t in TRIALS if t["id"] == prompt[0] and t["arm"] == "full" and t["answer"] == prompt[1]
-        )
+        full = next(t for t in TRIALS if t["id"] == prompt[0] and t["arm"] == "full" and t["answer"] == prompt[1])
         assert full["output"] in block
 
 

@@ -56,9 +56,7 @@ def test_the_summary_has_the_published_columns_in_the_published_order(results: d
 def test_the_summary_lists_arms_in_the_published_order(results: dict[str, Any]) -> None:
     table = tables.summary(results, {"rows": []}, "needle", MODEL, MODE)
     names = [
-        method
-        for method, ratio in zip(column(table, "Method"), column(table, "Ratio"), strict=True)
-        if ratio == "4x"
+        method for method, ratio in zip(column(table, "Method"), column(table, "Ratio"), strict=True) if ratio == "4x"
     ]
     assert names[:8] == [
         "Naive Drop",

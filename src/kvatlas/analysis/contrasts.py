@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvatlas.analysis import stats
-from kvatlas.analysis.clusters import DEPTH_TREND, RECALL_METRICS, Cluster, Trial, cluster_of, cluster_values, stratum_of
+from kvatlas.analysis.clusters import (
+    DEPTH_TREND,
+    RECALL_METRICS,
+    Cluster,
+    Trial,
+    cluster_of,
+    cluster_values,
+    stratum_of,
+)
 
 PRIMARY_METRIC = "recall"
 REFERENCE_METHOD = "snapkv"

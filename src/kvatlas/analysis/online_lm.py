@@ -144,7 +144,8 @@ def _sizes(trial: Trial) -> Row:
 
 def _contrasts(model: str, arms: Arms, extra: Iterable[Any]) -> list[Row]:
     """Each arm against the full cache and against sink + recent on every metric, and the pairs that claims want."""
-    primary, wanted = set(), {}
+    primary: set[Any] = set()
+    wanted: dict[Any, Any] = {}
     for arm, trial in arms.items():
         baseline = baseline_of(trial, arms)
         others = [] if arm == FULL else [FULL]

@@ -58,7 +58,8 @@ WORKLOADS = (
 def choose(model: str, rows: Sequence[Row], contrasts: Sequence[Row]) -> list[dict[str, Any]]:
     """Return {model, workload, criterion, arm, share, diff, ci, p, candidates, shown} per workload.
 
-    `arm` is None where no arm passed. `share` is the arm's resident bytes over the full bf16 cache's. `candidates` competed, `shown` passed the test.
+    `arm` is None where no arm passed. `share` is the arm's resident bytes over the full bf16 cache's. `candidates`
+    arms competed, those of `shown` passed the test.
     """
     by_arm = {row["arm"]: row for row in rows}
     found = []

@@ -86,7 +86,7 @@ def curve(trial: Trial, points: int = 64, windows: int = 4) -> Row:
     }
 
 
-def _logged(found: tuple[float, stats.Interval | None]) -> tuple[float, list[float] | None]:
+def _logged(found: tuple[float, tuple[float, float] | None]) -> tuple[float, list[float] | None]:
     value, ci = found
     return math.log(value), None if ci is None else [math.log(bound) for bound in ci]
 

@@ -93,7 +93,7 @@ class Stream:
 
     def _score(self, start: int, stop: int) -> None:
         hidden, targets = self._write(start, stop), self.ids[0, start + 1 : stop + 1]
-        for part, target in zip(hidden[: len(targets)].split(SCORED_TOGETHER), targets.split(SCORED_TOGETHER)):
+        for part, target in zip(hidden[: len(targets)].split(SCORED_TOGETHER), targets.split(SCORED_TOGETHER)):  # noqa: B905
             log_probs = self.lm.log_probs(part)
             self.nlls += (-log_probs.gather(1, target[:, None])[:, 0]).tolist()
             self.hits += (log_probs.argmax(dim=1) == target).tolist()

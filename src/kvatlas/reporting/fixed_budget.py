@@ -113,7 +113,16 @@ def online_table(rows: Sequence[Record]) -> Table:
 def baseline_table(results: Record, rows: Sequence[Record]) -> Table:
     """Build the primary comparison: perplexity after the budget binds over that of sink + recent at the same budget."""
     by_arm = {row["arm"]: row for row in rows}
-    columns = ("Method", "Budget", "Protected", "PPL over sink + recent", "95% interval", "Holm p", "Verdict", "Clusters")
+    columns = (
+        "Method",
+        "Budget",
+        "Protected",
+        "PPL over sink + recent",
+        "95% interval",
+        "Holm p",
+        "Verdict",
+        "Clusters",
+    )
     lines = [
         Row(
             (
@@ -151,7 +160,8 @@ def answers(results: Record, rows: Sequence[Record]) -> list[dict[str, str]]:
         verdicts = groups.setdefault(place, {verdict: [] for verdict in VERDICTS})
         verdicts[str(contrast["verdict"])].append(labels.method_label(str(row["method"])))
     return [
-        {"place": ", ".join(place)} | {key.replace(" ", "_"): ", ".join(names) or "none" for key, names in found.items()}
+        {"place": ", ".join(place)}
+        | {key.replace(" ", "_"): ", ".join(names) or "none" for key, names in found.items()}
         for place, found in groups.items()
     ]
 

@@ -83,7 +83,7 @@ def multi_turn(rng: random.Random) -> Task:
         for reply in rng.sample(_ACKNOWLEDGEMENTS, TURNS)
         for part in (message("user", SLOT), message("assistant", reply))
     ]
-    question = f"What is the code of the {thing}?"
+    question = f"What is the access code of the {thing}?"
     return Task(
         family="multi_turn",
         messages=(
@@ -93,48 +93,48 @@ def multi_turn(rng: random.Random) -> Task:
             *chatter,
             message("user", question),
         ),
-        fact=f"Remember this rule: when I ask for the code of the {thing}, you must answer {code}.",
+        fact=f"Remember this rule: when I ask for the access code of the {thing}, answer {code}.",
         fact_slot=0,
         question=question,
         answer=code,
-        reply=f"The code of the {thing} is {code}.",
+        reply=f"The access code of the {thing} is {code}.",
     )
 
 
 def instruction(rng: random.Random) -> Task:
     """A rule in the system prompt, at the very start, and a request that it covers."""
     code = needle.draw_code(rng)
-    question = "What is the status code?"
+    question = "What is the access code?"
     return Task(
         family="instruction",
         messages=(
             message("system", f"{ASSISTANT}{SLOT}"),
             message("user", f"Read these notes.{SLOT}\n\n{question}"),
         ),
-        fact=f" When asked for the status code, always answer: The status code is {code}.",
+        fact=f" When the user asks for the access code, answer: The access code is {code}.",
         fact_slot=0,
         question=question,
         answer=code,
-        reply=f"The status code is {code}.",
+        reply=f"The access code is {code}.",
     )
 
 
 def summary(rng: random.Random) -> Task:
-    """A text whose first sentence names its hero; a faithful summary has to name the hero too."""
+    """A text whose first sentence names its subject; a faithful summary has to name it too."""
     hero = f"{rng.choice(words.KEY_ADJECTIVES)} {rng.choice(words.KEY_NOUNS)}"
     title = rng.choice(_STORY_TITLES)
-    question = f"Sum up in one sentence what the text says about the ship of the {title} and what it was called."
+    question = "Sum up the text in one sentence that begins with: The text is about a ship called"
     return Task(
         family="summary",
         messages=(
             message("system", ASSISTANT),
             message("user", f"Here is a text.{SLOT}{SLOT}\n\n{question}"),
         ),
-        fact=f" This is the story of a {title}, whose ship was called the {hero.title()}.",
+        fact=f" This text is about a {title} and a ship called {hero.title()}.",
         fact_slot=0,
         question=question,
         answer=hero,
-        reply=f"The {hero.title()} was the ship of the {title}.",
+        reply=f"The text is about a ship called {hero.title()}.",
     )
 
 

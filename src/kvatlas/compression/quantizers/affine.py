@@ -46,7 +46,7 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     packed = parts[0]
     for place, part in enumerate(parts[1:], start=1):
         packed = packed | (part << (bits * place))
-    return packed.contiguous()
+    return packed.contiguous()  # type: ignore[no-any-return]
 
 
 def unpack(packed: Tensor, bits: int) -> Tensor:

@@ -1,0 +1,113 @@
+"""Claims about kvatlas.tasks.suite."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvatlas.errors import KvatlasError
+from kvatlas.tasks.scoring import contains_answer
+from kvatlas.tasks.suite import DEPTHS, make_prompts
+from tests.support.tiny_models import tiny_tokenizer
+
+TOKENIZER = tiny_tokenizer()
+CONTEXT = 900
+
+
+def prompts(mode: str = "suite", context: int = CONTEXT, instances: tuple[int, ...] = (0, 1)) -> list[dict[str, Any]]:
+    return make_prompts(TOKENIZER, mode=mode, context=context, instances=instances)
+
+
+def text_of(prompt: dict[str, Any], start: int = 0, stop: int | None = None) -> str:
+    return TOKENIZER.decode(prompt["ids"][start:stop])
+
+
+def without_span(prompt: dict[str, Any]) -> str:
+    start, stop = prompt["span"]
+    return text_of(prompt, 0, start) + text_of(prompt, stop)
+
+
+def test_instance_zero_is_the_nine_published_tasks() -> None:
+    rows = prompts(instances=(0,))
+    assert Counter(row["family"] for row in rows) == {"needle": 4, "multi_turn": 3, "instruction": 1, "summary": 1}
+    assert [row["depth"] for row in rows if row["family"] == "needle"] == [5, 35, 65, 95]
+
+
+def test_every_further_instance_has_one_prompt_per_cell() -> None:
+    rows = prompts(instances=(1, 2, 3))
+    assert Counter((row["family"], row["depth"]) for row in rows) == {
+        **{("needle", depth): 3 for depth in DEPTHS},
+        **{(family, None): 3 for family in ("multi_turn", "instruction", "summary")},
+    }
+    assert len({row["id"] for row in rows}) == len(rows)
+
+
+@settings(max_examples=10, deadline=None)
+@given(context=st.integers(750, 1600), instance=st.integers(0, 500), mode=st.sampled_from(["suite", "floor"]))
+def test_all_prompts_have_exactly_the_context_so_that_they_decode_as_one_batch(
+    context: int, instance: int, mode: str
+) -> None:
+    for row in prompts(mode, context, (instance,)):
+        assert len(row["ids"]) == context
+        assert row["n_compress"] == context - 1
+
+
+def test_the_answer_stands_in_the_load_bearing_span_and_nowhere_else() -> None:
+    for row in prompts(instances=tuple(range(6))):
+        assert contains_answer(text_of(row, *row["span"]), row["answer"])
+        assert not contains_answer(without_span(row), row["answer"])
+
+
+def test_the_floor_is_the_same_prompt_without_the_load_bearing_span() -> None:
+    for full, floor in zip(prompts(), prompts("floor"), strict=True):
+        assert floor["mode"] == "floor"
+        assert [floor[key] for key in ("id", "answer", "span")] == [full[key] for key in ("id", "answer", "span")]
+        assert without_span(floor) == without_span(full)
+        assert not contains_answer(text_of(floor), floor["answer"])
+
+
+def test_a_multi_turn_rule_has_six_turns_of_chatter_behind_it() -> None:
+    rows = [row for row in prompts() if row["family"] == "multi_turn"]
+    assert len(rows) == 4
+    for row in rows:
+        after = text_of(row, row["span"][1])
+        # Six turns of chatter, then the question; the turn that holds the rule began before the span's end.
+        assert after.count("<|im_start|>user") == 6 + 1
+
+
+def test_an_instruction_stands_in_the_system_prompt() -> None:
+    for row in prompts():
+        if row["family"] == "instruction":
+            assert "<|im_start|>user" not in text_of(row, 0, row["span"][1])
+
+
+def test_a_summary_s_detail_is_the_first_sentence_of_the_text() -> None:
+    for row in prompts():
+        if row["family"] == "summary":
+            assert text_of(row, 0, row["span"][0]).endswith("Here is a text.")
+
+
+def test_prompts_depend_on_nothing_but_their_context_and_instance() -> None:
+    assert prompts() == prompts()
+    assert prompts(instances=(0, 1)) == prompts(instances=(0,)) + prompts(instances=(1,))
+
+
+def test_answers_differ_between_instances() -> None:
+    rows = [row for row in prompts(instances=tuple(range(8))) if row["family"] != "summary"]
+    assert len({row["answer"] for row in rows}) == len(rows)
+
+
+def test_the_question_never_holds_the_answer() -> None:
+    for row in prompts(instances=tuple(range(8))):
+        assert not contains_answer(row["text"], row["answer"])
+
+
+def test_an_unknown_mode_and_a_short_context_are_clear_errors() -> None:
+    with pytest.raises(KvatlasError, match="modes: unknown 'aware'; choose one of suite, floor"):
+        prompts("aware")
+    with pytest.raises(KvatlasError, match="contexts?: 80 tokens are too few"):
+        prompts(context=80)
