@@ -1,4 +1,4 @@
-"""The explorer in a headless chromium: it starts clean, filters, opens outputs, fits a phone, and shows text as text."""
+"""The explorer in a headless chromium: it starts clean, filters, opens outputs, fits a phone, and keeps text inert."""
 
 from __future__ import annotations
 

@@ -112,6 +112,7 @@ def recall_trials(
                         "seed": seed,
                         "depth": depth,
                         "answer": f"{letters}-{rng.integers(1000, 10000)}",
+                        "question": f"What is the code at {depth}% of haystack {seed}?",
                         "shard": seed // seeds_per_shard,
                     }
                     for mode in (*modes, *(("floor",) if floor else ())):

@@ -72,10 +72,10 @@ def test_the_same_arguments_give_the_same_prompts_whatever_else_is_in_the_file()
 
 def test_seeds_depths_and_ids_of_the_prompts_are_told_seeds_outermost() -> None:
     assert [row["id"] for row in prompts()][:4] == [
-        f"needle-{CONTEXT}-s0-d10",
-        f"needle-{CONTEXT}-s0-d50",
-        f"needle-{CONTEXT}-s0-d90",
-        f"needle-{CONTEXT}-s1-d10",
+        f"needle-sentences-{CONTEXT}-s0-d10",
+        f"needle-sentences-{CONTEXT}-s0-d50",
+        f"needle-sentences-{CONTEXT}-s0-d90",
+        f"needle-sentences-{CONTEXT}-s1-d10",
     ]
 
 

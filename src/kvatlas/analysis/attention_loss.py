@@ -31,8 +31,8 @@ def aggregate(trials: Sequence[Trial], options: Mapping[str, Any] | None = None)
     """Return the section {rows, maps, contrasts} of the attention-loss study.
 
     rows: one per (model, arm), means over layers and heads with t intervals over prompts. maps: the same by layer and
-    head, with the standard deviations over prompts and over queries. contrasts: arm against arm, and for L2-norm ranking
-    the `BANDS` of layers against the others. Raises KvatlasError without trials, or when arms saw other prompts.
+    head, with the standard deviations over prompts and over queries. contrasts: arm against arm, and for ranking by L2
+    norm the `BANDS` of layers against the others. Raises KvatlasError without trials, or when arms saw other prompts.
     """
     if not trials:
         raise KvatlasError("attention_loss: its table needs at least one trial; build its cells first")

@@ -115,14 +115,15 @@ def study(name: str, part: Record | None) -> dict[str, Any] | None:
     if part is None or name not in STUDY_LABELS or not metrics:
         return None
     size = next((entry for entry in SIZES if any(labels.known(row.get(entry[0])) for row in rows)), SIZES[0])
-    arms = {str(row["arm"]) for row in rows}
+    arms = {(row.get("model"), row.get("mode"), row["arm"]) for row in rows}
+    depths = [row for row in part.get("by_depth") or [] if (row.get("model"), row.get("mode"), row["arm"]) in arms]
     return {
         "id": name,
         "label": STUDY_LABELS[name],
         "size": {"label": size[1], "unit": size[2]},
         "metrics": [metric._asdict() for metric in metrics],
         "rows": [_row(row, size[0], metrics) for row in sorted(rows, key=labels.arm_key)],
-        "depths": [_depth(row) for row in part.get("by_depth") or [] if row["arm"] in arms and row.get("n")],
+        "depths": [_depth(row) for row in depths if row.get("n")],
         "gates": [_gate(row) for row in part.get("gates") or []],
     }
 

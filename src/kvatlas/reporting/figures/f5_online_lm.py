@@ -19,7 +19,7 @@ CAPTION = (
     "One stream, the cache brought back to budget after every block. Top: cumulative log-PPL (mean NLL of all tokens so "
     "far, nats). Middle: log-PPL of the latest window minus that of the full cache, on a linear axis around zero. Bottom: "
     "cumulative next-token accuracy minus the full cache's, in points. The vertical line is where the first slot is "
-    "evicted; before it all arms are the same. Each column is a budget and what is protected; sink + recent is in all."
+    "evicted; before it all arms are the same. Columns are budgets, one block of charts for each choice of protected slots; sink + recent is in all."
 )
 _ROWS = ("Cumulative log-PPL", "Windowed log-PPL\nover full", "Accuracy over full\n(points)")
 _COLUMNS = 3
@@ -47,12 +47,12 @@ def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Fig
     if not panels:
         return None
     curves = {(row["model"], row["arm"]): row for row in section(results, "online_lm", "curves")}
-    bands = [panels[start : start + _COLUMNS] for start in range(0, len(panels), _COLUMNS)]
+    bands = _bands(panels)
     shown = [row for panel in panels for row in _drawn(panel)]
     methods = sorted({str(row["method"]) for row in shown}, key=labels.method_key)
     height = 4.9 * len(bands) + 0.17 * math.ceil(len(methods) / 4) + 0.2
     figure = Figure(figsize=(PAGE_WIDTH, height), layout="constrained")
-    columns = min(_COLUMNS, len(panels))
+    columns = max(map(len, bands))
     grid = figure.subplots(3 * len(bands), columns, squeeze=False, sharey="row")
     for number, band in enumerate(bands):
         for column in range(columns):
@@ -64,6 +64,16 @@ def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Fig
                     empty.remove()
     legend_below(figure, [method_handle(method) for method in methods])
     return figure
+
+
+def _bands(panels: Sequence[StreamPanel]) -> list[list[StreamPanel]]:
+    """Put side by side what shares a model and its protection, because these losses have one scale."""
+    groups: dict[tuple[str, str], list[StreamPanel]] = {}
+    for panel in panels:
+        groups.setdefault((panel.model, labels.protected_label(panel.rows[0])), []).append(panel)
+    return [
+        members[start : start + _COLUMNS] for members in groups.values() for start in range(0, len(members), _COLUMNS)
+    ]
 
 
 def _drawn(panel: StreamPanel) -> list[Row]:

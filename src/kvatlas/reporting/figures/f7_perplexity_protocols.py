@@ -118,7 +118,7 @@ def _reference(results: Mapping[str, Any], model: str) -> dict[str, Point]:
 def _bounds(points: Mapping[str, Mapping[str, Mapping[str, Point]]]) -> tuple[float, float]:
     every = [point for arms in points.values() for found in arms.values() for point in found.values()]
     values = [1.0, *(p[0] for p in every), *(bound for p in every for bound in p[1] or ())]
-    return min(values) / 1.02, max(values) * 1.05
+    return min(values) / 1.05, max(values) * 1.08
 
 
 def _draw_chart(axes: Axes, arms: Sequence[tuple[Row, Point | None]], bounds: tuple[float, float]) -> None:
@@ -135,9 +135,19 @@ def _draw_chart(axes: Axes, arms: Sequence[tuple[Row, Point | None]], bounds: tu
     axes.set_yticks(range(len(arms)), [labels.arm_label(row) for row, _ in arms])
     axes.set_xscale("log")
     axes.set_xlim(*bounds)
-    axes.xaxis.set_major_locator(FixedLocator(value_ticks(*bounds)[:6]))
+    axes.xaxis.set_major_locator(FixedLocator(_spaced(bounds)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
     counts = sorted({point[2] for _, point in arms if point is not None})
     note_above(axes, f"n = {labels.spread(counts)}")
+
+
+def _spaced(bounds: tuple[float, float]) -> list[float]:
+    """Round ticks that are at least a quarter of the axis apart, 1 among them."""
+    gap = math.log(bounds[1] / bounds[0]) / 4
+    chosen = [1.0]
+    for tick in value_ticks(*bounds):
+        if math.log(tick / chosen[-1]) >= gap:
+            chosen.append(tick)
+    return chosen
