@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from kvatlas.analysis import online_lm, task_suite
 from kvatlas.analysis.trials import write_parquet
 from kvatlas.errors import KvatlasError
 from kvatlas.reporting import explorer, labels, style
 from kvatlas.reporting.explorer_data import DARK_PAGE, METRICS, SYMBOLS, contrast, explorer_data, look, on_dark
-from tests.support import synthetic
+from tests.support import streams, synthetic
 from tests.unit.test_render import COMPARISONS
+from tests.unit.test_task_suite_analysis import trials_of
 
 TRIALS = [
     trial | {"question": f"What is the code of {trial['id']}?"}
@@ -129,17 +131,26 @@ def test_arms_carry_the_numbers_of_the_results_and_the_floor_is_no_arm() -> None
     }
 
 
-def test_a_study_without_prompts_modes_or_depths_is_shown_by_its_rows() -> None:
-    row = {"model": "m", "arm": "snapkv-256slots", "method": "snapkv", "budget": "256", "quantizer": "none"}
-    online = {"rows": [row | {"ppl": 12.0, "nll": 2.48, "nll_ci": [2.4, 2.6], "kv_mib": 3.0}]}
-    data = explorer_data(
-        {"studies": {"online_lm": online, "attention_loss": {"rows": [{"model": "m", "arm": "x"}]}}}, []
-    )
+def test_the_online_study_is_shown_without_prompts_modes_or_depths() -> None:
+    section = online_lm.aggregate(streams.online_trials(tokens=640))
+    data = explorer_data({"studies": {"online_lm": section, "attention_loss": {"rows": [{"model": "m"}]}}}, [])
     (study,) = data["studies"]
-    assert (study["id"], study["depths"]) == ("online_lm", [])
-    assert [metric["key"] for metric in study["metrics"]] == ["ppl", "nll"]
-    assert study["rows"][0]["values"] == {"ppl": [12.0, None, None], "nll": [2.48, 2.4, 2.6]}
-    assert data["prompts"] == []
+    assert (study["id"], study["depths"], data["prompts"]) == ("online_lm", [], [])
+    assert [metric["key"] for metric in study["metrics"]] == ["ppl", "post_ppl", "accuracy", "post_accuracy"]
+    assert [setting["id"] for setting in data["settings"]] == ["base", "fair"]
+    assert {row["label"] for row in study["rows"]} >= {"Full cache", "SnapKV 256 slots", "SnapKV 256 slots, fair"}
+    assert all(row["size"] and row["values"]["ppl"] for row in study["rows"])
+
+
+def test_the_task_suite_is_shown_with_its_depths_and_quantizers() -> None:
+    hits = {"full": lambda *place: True, "full-int4": lambda *place: place[1] != 35}
+    trials = [trial for arm, rule in hits.items() for trial in trials_of(arm, rule)]
+    data = explorer_data({"studies": {"task_suite": task_suite.aggregate(trials)}}, [])
+    (study,) = data["studies"]
+    assert study["metrics"][0]["key"] == "accuracy"
+    assert [item["id"] for item in data["quantizers"]] == ["none", "int4"]
+    cells = {(cell["arm"], cell["depth"]): cell["text"] for cell in study["depths"]}
+    assert (cells["full-int4", 5], cells["full-int4", 35]) == ("12/12", "0/12")
 
 
 def test_a_run_without_studies_has_a_page() -> None:

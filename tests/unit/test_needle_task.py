@@ -47,9 +47,7 @@ def text_of(prompt: dict[str, Any], start: int = 0, stop: int | None = None) -> 
 def test_a_prompt_has_exactly_the_context_and_its_span_is_the_needle(
     context: int, seed: int, depth: int, mode: str, haystack: str
 ) -> None:
-    (prompt,) = prompts(
-        context=context, seeds=[seed], depths=[depth], mode=mode, haystack=haystack, corpus=CORPUS
-    )
+    (prompt,) = prompts(context=context, seeds=[seed], depths=[depth], mode=mode, haystack=haystack, corpus=CORPUS)
     assert len(prompt["ids"]) == context
     needle = text_of(prompt, *prompt["span"])
     assert re.fullmatch(rf" The access code of the \w+ \w+ is {prompt['answer']}\.", needle)

@@ -120,5 +120,5 @@ def test_the_question_never_holds_the_answer() -> None:
 def test_an_unknown_mode_and_a_short_context_are_clear_errors() -> None:
     with pytest.raises(KvatlasError, match="modes: unknown 'aware'; choose one of suite, floor"):
         made("aware", CONTEXT, (0,))
-    with pytest.raises(KvatlasError, match="contexts?: 80 tokens are too few"):
+    with pytest.raises(KvatlasError, match=r"contexts?: 80 tokens are too few"):
         made("suite", 80, (0,))

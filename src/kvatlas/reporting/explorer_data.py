@@ -15,6 +15,7 @@ from kvatlas.reporting.style import MethodStyle, method_style
 Record = Mapping[str, Any]
 
 DARK_PAGE = "#14181D"
+BASE = "base"
 _DARK_CONTRAST = 4.0
 SYMBOLS = {
     "o": "circle",
@@ -52,20 +53,20 @@ class Metric(NamedTuple):
 
 METRICS = (
     Metric("recall", "Recall", "share", "max"),
+    Metric("ppl", "Online PPL", "log", "min"),
+    Metric("post_ppl", "Online PPL after the budget binds", "log", "min"),
     Metric("accuracy", "Accuracy", "share", "max"),
+    Metric("post_accuracy", "Accuracy after the budget binds", "share", "max"),
     Metric("accuracy_needle", "Accuracy, needle tasks", "share", "max"),
     Metric("accuracy_instruction", "Accuracy, instruction tasks", "share", "max"),
     Metric("accuracy_multi_turn", "Accuracy, multi-turn tasks", "share", "max"),
     Metric("accuracy_summary", "Accuracy, summary tasks", "share", "max"),
-    Metric("ppl", "Online PPL", "log", "min"),
-    Metric("post_ppl", "Online PPL after the budget binds", "log", "min"),
-    Metric("nll", "Online NLL (nats per token)", "linear", "min"),
-    Metric("post_nll", "Online NLL after the budget binds (nats per token)", "linear", "min"),
     Metric("ref_ppl", "Reference PPL", "log", "min"),
     Metric("gold_ppl", "Gold PPL", "log", "min"),
     Metric("self_ppl", "Self PPL", "log", "min"),
-    Metric("single_forward_ppl", "Single-forward PPL", "log", "min"),
-    Metric("single_forward_nll", "Single-forward NLL (nats per token)", "linear", "min"),
+    Metric("single_forward_ppl", "Passage PPL, single forward", "log", "min"),
+    Metric("prefill_then_score_ppl", "Passage PPL, prefill then score", "log", "min"),
+    Metric("online_ppl", "Passage PPL, online", "log", "min"),
     Metric("kl", "KL from the full cache (nats per token)", "linear", "min"),
     Metric("top1", "Top-1 agreement with the full cache", "share", "max"),
     Metric("embed_cosine", "Embedding cosine to the full cache's output", "linear", "max"),
@@ -101,6 +102,7 @@ def explorer_data(results: Record, trials: Sequence[Record], models: Sequence[st
             {"id": name, "label": "not quantized" if name == "none" else name}
             for name in sorted({row["quantizer"] for row in rows}, key=labels.quantizer_key)
         ],
+        "settings": _named(rows, "setting", lambda name: "the study's own" if name == BASE else name, [BASE]),
         **texts(generated),
     }
 
@@ -142,6 +144,7 @@ def _row(row: Record, size: str, metrics: Iterable[Metric]) -> dict[str, Any]:
     return {
         **{key: str(row.get(key) or "") for key in ("model", "mode", "arm", "method", "budget")},
         "quantizer": str(row.get("quantizer") or "none"),
+        "setting": str(row.get("setting") or BASE),
         "label": labels.arm_label(row),
         "size": number(row.get(size)),
         "ratio": number(row.get("actual_ratio")),

@@ -19,7 +19,8 @@ CAPTION = (
     "One stream, the cache brought back to budget after every block. Top: cumulative log-PPL (mean NLL of all tokens so "
     "far, nats). Middle: log-PPL of the latest window minus that of the full cache, on a linear axis around zero. Bottom: "
     "cumulative next-token accuracy minus the full cache's, in points. The vertical line is where the first slot is "
-    "evicted; before it all arms are the same. Columns are budgets, one block of charts for each choice of protected slots; sink + recent is in all."
+    "evicted; before it all arms are the same. Columns are budgets, and each choice of protected slots has its own block "
+    "of charts; sink + recent is in all."
 )
 _ROWS = ("Cumulative log-PPL", "Windowed log-PPL\nover full", "Accuracy over full\n(points)")
 _COLUMNS = 3

@@ -102,7 +102,8 @@ function drawPanel(plot, panel, metric, select) {
   }];
   for (const { id } of DATA.methods) {
     const rows = panel.rows.filter((row) => row.method === id);
-    const parts = [rows.filter((row) => row.quantizer === "none"), rows.filter((row) => row.quantizer !== "none")];
+    const plain = DATA.settings.map(({ id: setting }) => rows.filter((row) => row.quantizer === "none" && row.setting === setting));
+    const parts = [...plain, rows.filter((row) => row.quantizer !== "none")];
     traces.push(...parts.filter((part) => part.length).map((part) => methodTrace(id, part, drawn, metric)));
   }
   const axis = { gridcolor: inkOf("line"), linecolor: inkOf("line"), zeroline: false, tickfont: { size: 11 }, title: { font: { size: 12 }, standoff: 6 } };
