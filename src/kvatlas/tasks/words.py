@@ -7,231 +7,38 @@ phrase is never met in a generated haystack.
 from __future__ import annotations
 
 NAMES = tuple(
-    [
-        "Anders",
-        "Beatrix",
-        "Callum",
-        "Dagny",
-        "Edmund",
-        "Fiona",
-        "Gideon",
-        "Helena",
-        "Ivo",
-        "Jolanta",
-        "Kasper",
-        "Liesel",
-        "Magnus",
-        "Nadia",
-        "Osric",
-        "Petra",
-        "Quentin",
-        "Rosalind",
-        "Stellan",
-        "Tamsin",
-        "Ulrich",
-        "Viola",
-        "Wendel",
-        "Ximena",
-        "Yannick",
-        "Zelda",
-        "Amara",
-        "Bruno",
-        "Cordelia",
-        "Dmitri",
-        "Esme",
-        "Florian",
-        "Greta",
-        "Hakon",
-        "Imogen",
-        "Jasper",
-        "Katya",
-        "Lorenzo",
-        "Mirela",
-        "Niklas",
-        "Oona",
-        "Pascal",
-        "Ramona",
-        "Soren",
-        "Thea",
-        "Umberto",
-        "Vesna",
-        "Willem",
-    ]
+    "Anders Beatrix Callum Dagny Edmund Fiona Gideon Helena Ivo Jolanta Kasper Liesel Magnus Nadia Osric Petra Quentin "
+    "Rosalind Stellan Tamsin Ulrich Viola Wendel Ximena Yannick Zelda Amara Bruno Cordelia Dmitri Esme Florian Greta Hakon "
+    "Imogen Jasper Katya Lorenzo Mirela Niklas Oona Pascal Ramona Soren Thea Umberto Vesna Willem".split()
 )
 TOWNS = tuple(
-    [
-        "Aldermoor",
-        "Brackwater",
-        "Carrowby",
-        "Dunmere",
-        "Eastfold",
-        "Fenwick",
-        "Glanholm",
-        "Harrowgate",
-        "Inverlea",
-        "Kestwick",
-        "Larkhill",
-        "Marlow",
-        "Norbury",
-        "Oxley",
-        "Penrose",
-        "Ravensby",
-        "Saltmarsh",
-        "Thornbury",
-        "Uppingham",
-        "Wexcombe",
-        "Ashdown",
-        "Birchfield",
-        "Coldbrook",
-        "Derwent",
-        "Elmstead",
-        "Foxley",
-        "Greystoke",
-        "Hollins",
-        "Ironbridge",
-        "Kingsmere",
-    ]
+    "Aldermoor Brackwater Carrowby Dunmere Eastfold Fenwick Glanholm Harrowgate Inverlea Kestwick Larkhill Marlow Norbury "
+    "Oxley Penrose Ravensby Saltmarsh Thornbury Uppingham Wexcombe Ashdown Birchfield Coldbrook Derwent Elmstead Foxley "
+    "Greystoke Hollins Ironbridge Kingsmere".split()
 )
 TRADES = tuple(
-    [
-        "botanist",
-        "carpenter",
-        "surveyor",
-        "librarian",
-        "geologist",
-        "weaver",
-        "gardener",
-        "astronomer",
-        "baker",
-        "historian",
-        "beekeeper",
-        "potter",
-        "engineer",
-        "cartographer",
-        "fisherman",
-        "teacher",
-        "printer",
-        "tailor",
-        "musician",
-        "farmer",
-    ]
+    "botanist carpenter surveyor librarian geologist weaver gardener astronomer baker historian beekeeper potter engineer "
+    "cartographer fisherman teacher printer tailor musician farmer".split()
 )
 THINGS = tuple(
-    [
-        "bridge",
-        "windmill",
-        "orchard",
-        "library",
-        "railway",
-        "canal",
-        "quarry",
-        "chapel",
-        "market",
-        "theatre",
-        "museum",
-        "reservoir",
-        "tramway",
-        "bakery",
-        "school",
-        "greenhouse",
-        "observatory",
-        "mill",
-        "tannery",
-        "brewery",
-        "dairy",
-        "vineyard",
-        "tunnel",
-        "hospital",
-        "courthouse",
-    ]
+    "bridge windmill orchard library railway canal quarry chapel market theatre museum reservoir tramway bakery school "
+    "greenhouse observatory mill tannery brewery dairy vineyard tunnel hospital courthouse".split()
 )
 MATERIALS = tuple(
-    [
-        "limestone",
-        "oak",
-        "brick",
-        "slate",
-        "copper",
-        "granite",
-        "timber",
-        "glass",
-        "clay",
-        "marble",
-        "iron",
-        "sandstone",
-        "pine",
-        "flint",
-        "bronze",
-    ]
+    "limestone oak brick slate copper granite timber glass clay marble iron sandstone pine flint bronze".split()
 )
 GOODS = tuple(
-    [
-        "wool",
-        "barley",
-        "apples",
-        "pottery",
-        "cheese",
-        "timber",
-        "salt",
-        "honey",
-        "linen",
-        "rope",
-        "paper",
-        "candles",
-        "herring",
-        "glassware",
-        "leather",
-        "tea",
-        "coal",
-        "potatoes",
-        "cider",
-        "soap",
-    ]
+    "wool barley apples pottery cheese timber salt honey linen rope paper candles herring glassware leather tea coal "
+    "potatoes cider soap".split()
 )
 ANIMALS = tuple(
-    [
-        "herons",
-        "otters",
-        "swallows",
-        "hedgehogs",
-        "kestrels",
-        "badgers",
-        "salmon",
-        "hares",
-        "owls",
-        "geese",
-        "foxes",
-        "bats",
-        "toads",
-        "cranes",
-        "deer",
-    ]
+    "herons otters swallows hedgehogs kestrels badgers salmon hares owls geese foxes bats toads cranes deer".split()
 )
 SEASONS = ("spring", "summer", "autumn", "winter", "harvest", "midsummer")
-MOODS = tuple(["quiet", "busy", "lively", "pleasant", "famous", "modest", "crowded", "peaceful", "charming", "remote"])
-WEATHERS = tuple(["rain", "fog", "snow", "sunshine", "drizzle", "frost", "thunder", "mist", "sleet", "hail"])
-SUBJECTS = tuple(
-    ["algebra", "drawing", "botany", "music", "geography", "chemistry", "poetry", "sailing", "astronomy", "weaving"]
-)
-COUNTS = tuple(
-    [
-        "three",
-        "four",
-        "five",
-        "six",
-        "seven",
-        "eight",
-        "nine",
-        "ten",
-        "eleven",
-        "twelve",
-        "fifteen",
-        "twenty",
-        "thirty",
-        "forty",
-        "sixty",
-    ]
-)
+MOODS = tuple("quiet busy lively pleasant famous modest crowded peaceful charming remote".split())
+WEATHERS = tuple("rain fog snow sunshine drizzle frost thunder mist sleet hail".split())
+SUBJECTS = tuple("algebra drawing botany music geography chemistry poetry sailing astronomy weaving".split())
+COUNTS = tuple("three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty sixty".split())
 
 TEMPLATES = (
     "{name} worked as a {trade} in {town} for {count} years.",
@@ -287,72 +94,12 @@ NOISE = (
 """The repeated filler of the passkey task: five short sentences, as in the passkey literature (2305.16300)."""
 
 KEY_ADJECTIVES = tuple(
-    [
-        "crimson",
-        "silver",
-        "hollow",
-        "velvet",
-        "golden",
-        "frozen",
-        "amber",
-        "scarlet",
-        "silent",
-        "broken",
-        "hidden",
-        "purple",
-        "ancient",
-        "wooden",
-        "yellow",
-        "distant",
-        "gentle",
-        "bitter",
-        "rapid",
-        "secret",
-        "lonely",
-        "noble",
-        "marble",
-        "cosmic",
-        "electric",
-        "mystic",
-        "royal",
-        "savage",
-        "tropical",
-        "arctic",
-    ]
+    "crimson silver hollow velvet golden frozen amber scarlet silent broken hidden purple ancient wooden yellow distant "
+    "gentle bitter rapid secret lonely noble marble cosmic electric mystic royal savage tropical arctic".split()
 )
 KEY_NOUNS = tuple(
-    [
-        "falcon",
-        "lantern",
-        "anchor",
-        "compass",
-        "dragon",
-        "piano",
-        "rocket",
-        "violin",
-        "castle",
-        "tiger",
-        "mirror",
-        "garnet",
-        "saddle",
-        "pirate",
-        "wizard",
-        "trumpet",
-        "volcano",
-        "crown",
-        "hammer",
-        "shield",
-        "eagle",
-        "penguin",
-        "robot",
-        "diamond",
-        "dolphin",
-        "panther",
-        "pyramid",
-        "satellite",
-        "cannon",
-        "guitar",
-    ]
+    "falcon lantern anchor compass dragon piano rocket violin castle tiger mirror garnet saddle pirate wizard trumpet "
+    "volcano crown hammer shield eagle penguin robot diamond dolphin panther pyramid satellite cannon guitar".split()
 )
 CODE_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
 """No vowels: codes never spell a word."""
