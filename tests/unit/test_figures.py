@@ -21,7 +21,8 @@ from kvatlas.reporting import figures, labels, style
 from kvatlas.reporting.figures import f1_pareto, f3_forest, panels
 from tests.support import synthetic
 
-NAMES = figures.names()
+# Those of the needle study; the other studies' figures have tests beside their analysis.
+NAMES = ("f1_pareto", "f2_depth_heatmap", "f3_forest", "f4_retention", "f6_perplexity")
 MANY = tuple(
     synthetic.Arm(method, budget, strength, 0.2)
     for budget in ("4x", "8x")
@@ -58,7 +59,9 @@ def rendered(figure: Figure) -> Any:
 
 
 def test_the_needle_figures_are_registered_in_the_order_of_their_numbers() -> None:
-    assert NAMES[:5] == ["f1_pareto", "f2_depth_heatmap", "f3_forest", "f4_retention", "f6_perplexity"]
+    assert [name for name in figures.names() if name in NAMES] == list(NAMES)
+    numbers = [int(name[1:].partition("_")[0]) for name in figures.names()]
+    assert numbers == sorted(numbers)
     with pytest.raises(KvatlasError, match="figure 'f99_radar' does not exist"):
         figures.load("f99_radar")
 

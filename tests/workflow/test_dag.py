@@ -42,7 +42,7 @@ def edited(finished: Checkout) -> Iterator[Checkout]:
             if path.is_file() and path not in before and "__pycache__" not in path.parts:
                 path.unlink()
     for path, data in before.items():
-        if path.read_bytes() != data:
+        if not path.is_file() or path.read_bytes() != data:
             path.write_bytes(data)
 
 
