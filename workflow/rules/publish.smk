@@ -13,4 +13,4 @@ rule publish:
         repo_id=config.get("publish", {}).get("repo_id", ""),
         private="--private" if config.get("publish", {}).get("private") else "",
     shell:
-        "kvatlas publish --configfile {params.configfile:q} --folder {params.folder:q} --repo-id {params.repo_id:q} {params.private} 2>&1 | tee {log}"
+        "kvatlas publish --configfile {params.configfile:q} --folder {params.folder:q} --repo-id={params.repo_id:q} {params.private} 2>&1 | tee {log}"
