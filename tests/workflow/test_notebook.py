@@ -96,14 +96,14 @@ def test_the_publish_target_sends_a_finished_report_and_runs_nothing_else(execut
         without = checkout.snakemake("publish", check=False)
         assert without.returncode != 0
         assert "publish: no repository; give --repo-id NAME/REPOSITORY, or set publish.repo_id" in without.stdout
-        target = ("--config", "publish={repo_id: me/smoke, private: true}")
+        target = ("--config", "publish={repo_id: me/smoke}")
         assert checkout.counts("publish", *target) == {"publish": 1}
         sent = checkout.snakemake("publish", *target)
         assert "in one commit" in sent.stdout
         assert "me/smoke: nothing changed, no commit was made" in checkout.snakemake("publish", *target).stdout
         repository = hub.repositories["me/smoke"]
     report = checkout.root / "reports/smoke"
-    assert repository.private
+    assert not repository.private
     assert len(repository.trees) == 2
     assert repository.tree["README.md"] == (report / "README.md").read_bytes()
     assert repository.tree["trials.parquet"] == (report / "trials.parquet").read_bytes()
