@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(programs() is None, reason=MISSING)
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import Select  # noqa: E402
+from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
 
 HOSTILE = (
     "</script><script>window.hurt = 1</script><img src=x onerror='window.hurt = 2'> | a | `b` ```\n"
@@ -244,18 +244,23 @@ def full_cache_color(browser: Any) -> str:
     return browser.execute_script(script)
 
 
+def becomes(browser: Any, holds: Any) -> None:
+    """Wait until `holds` does; the browser tells pages of a new colour scheme a moment later. Fails after 20 seconds."""
+    WebDriverWait(browser, 20).until(lambda _: holds())
+
+
 def test_dark_and_light_follow_the_system_until_the_reader_chooses(browser: Any, page: Path) -> None:
     open_page(browser, page, theme="dark")
-    assert luminance(browser) < 40
-    assert full_cache_color(browser) == "#FFFFFF"
+    becomes(browser, lambda: luminance(browser) < 40)
+    becomes(browser, lambda: full_cache_color(browser) == "#FFFFFF")
     screen(browser, 1280, 900, theme="light")
-    assert luminance(browser) > 240
-    assert full_cache_color(browser) == "#000000"
+    becomes(browser, lambda: luminance(browser) > 240)
+    becomes(browser, lambda: full_cache_color(browser) == "#000000")
     find(browser, "#theme").click()
-    assert luminance(browser) < 40
-    assert full_cache_color(browser) == "#FFFFFF"
+    becomes(browser, lambda: luminance(browser) < 40)
+    becomes(browser, lambda: full_cache_color(browser) == "#FFFFFF")
     browser.get(page.as_uri())
-    assert luminance(browser) < 40
+    becomes(browser, lambda: luminance(browser) < 40)
     assert find(browser, "#theme").text == "Light theme"
     assert console(browser) == []
 

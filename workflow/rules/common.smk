@@ -9,7 +9,9 @@ RUN = FLOW.paths.run
 RESULTS = FLOW.paths.results
 REPORT = FLOW.paths.report
 # Jobs find `kvatlas` where this workflow's interpreter lives, unless an environment of theirs has its own.
-shell.prefix(f'set -euo pipefail; PATH="$PATH":{shlex.quote(str(Path(sys.executable).parent))}; ')
+shell.prefix(
+    f'set -euo pipefail; PATH="$PATH":{shlex.quote(str(Path(sys.executable).parent))}; '
+)
 
 
 wildcard_constraints:
