@@ -19,6 +19,7 @@ include: "workflow/rules/aggregate.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/explorer.smk"
+include: "workflow/rules/highlights.smk"
 
 
 rule all:
@@ -26,8 +27,11 @@ rule all:
     input:
         f"{REPORT}/README.md",
         f"{REPORT}/samples.md",
+        f"{REPORT}/cells.md",
         f"{REPORT}/explorer.html",
         FLOW.figures(),
+        FLOW.highlights(),
+        FLOW.lost(),
 
 
 include: "workflow/rules/publish.smk"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +27,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def entry() -> None:
+    """Run the command of this process, and leave without tearing torch down: that takes up to a second per cell."""
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def parser() -> argparse.ArgumentParser:
     """Build the parser with all commands."""
     top = argparse.ArgumentParser(prog="kvatlas", description="What it costs to shrink an LLM's KV cache, measured.")
@@ -39,9 +48,11 @@ def parser() -> argparse.ArgumentParser:
     for name, handler, text in (
         ("validate", commands.validate, "Validate a configuration."),
         ("plan", commands.show_plan, "Print jobs, prefills, disk and tokens of a configuration."),
-        ("check", commands.check, "Compare the stored cells of a run with the current code and configuration."),
     ):
         _with_config(command(name, handler, text))
+    check = command("check", commands.check, "Compare a run's stored cells with the current code and configuration.")
+    check.add_argument("--accept", action="store_true", help="declare that edits of the code have changed no number")
+    _with_config(check)
     why = command("why", commands.why, "Tell what would make a file of a run again, and because of what.")
     why.add_argument("path", help="a file of results/ or reports/")
     _with_config(why)
@@ -89,6 +100,9 @@ def _add_job_commands(command: Callable[[str, Handler, str], argparse.ArgumentPa
     figure.add_argument("--results", type=Path, required=True)
     figure.add_argument("--trials", type=Path, required=True)
     _job(command("pages", commands.pages, "Write the pages of a report."), spec=False)
+    highlights = _job(command("highlights", commands.highlights, "Put a run's highlights into a README."), spec=False)
+    highlights.add_argument("--report", type=Path, required=True, help="the folder of the report")
+    highlights.add_argument("--readme", type=Path, default=Path("README.md"), help="default: README.md")
     _job(command("explorer", commands.explorer, "Write the explorer of a report."), spec=False)
 
 

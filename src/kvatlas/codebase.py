@@ -43,7 +43,11 @@ def cell_code(spec: Mapping[str, Any], *, track_versions: bool = True) -> Explan
         if module is not None:
             modules.append(module)
             notes[f"{label} {name}"] = table[name]
-    extra = ("sentence-transformers",) if kind == EMBED else ()
+    extra: tuple[str, ...] = ()
+    if kind == EMBED:
+        # It lists the cells that it reads.
+        modules.append("kvatlas.studies")
+        extra = ("sentence-transformers",)
     return explain(modules, packages=(*MODEL_PACKAGES, *extra) if track_versions else (), notes=notes)
 
 
@@ -59,7 +63,7 @@ def fetch_code(kind: str, entry: Mapping[str, Any]) -> Explanation:
 
 def table_code(study: str) -> Explanation:
     """Explain the code and claims that turn a study's cells into its table."""
-    return explain(["kvatlas.results", f"kvatlas.analysis.{study}"], [CLAIMS_FILE], TABLE_PACKAGES)
+    return explain(["kvatlas.tables", f"kvatlas.analysis.{study}"], [CLAIMS_FILE], TABLE_PACKAGES)
 
 
 def results_code() -> Explanation:
@@ -77,6 +81,13 @@ def pages_code() -> Explanation:
     """Explain the code and templates of the pages; captions come from the figures' modules."""
     figures = [f"kvatlas.reporting.figures.{name}" for name in figure_names()]
     return explain(["kvatlas.reporting.render", *figures], files_in(TEMPLATES_FOLDER, ".j2"))
+
+
+def highlights_code() -> Explanation:
+    """Explain the code of what a run puts into the repository's README; the titles of figures are in it."""
+    figures = [f"kvatlas.reporting.figures.{name}" for name in figure_names()]
+    templates = [f"{TEMPLATES_FOLDER}/{name}.md.j2" for name in ("highlights", "macros")]
+    return explain(["kvatlas.reporting.highlights", *figures], templates)
 
 
 def explorer_code() -> Explanation:

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kvatlas import codebase, config, plan, prefills, staleness, studies
+from kvatlas import acceptance, codebase, config, integrity, machine, plan, prefills, staleness, studies
 from kvatlas.cells import EMBED, PREFILL, PROMPTS, RECALL
 from kvatlas.errors import KvatlasError
-from kvatlas.files import read_json, write_json
+from kvatlas.files import read_json, write_json, write_text
 from kvatlas.fingerprint import Explanation, combine
 from kvatlas.paths import Paths, code_record
 from kvatlas.workflow import Workflow
@@ -47,12 +47,16 @@ def cell(args: Namespace) -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     spec["fingerprint"] = _verify(args, _cell_explanation(spec, args.code))
     inputs = dict(_named_path(text) for text in args.input)
+    integrity.require(inputs.values())
+    if spec.get("device") in ("auto", "cuda"):
+        machine.claim_gpu()
     try:
         _run(spec, inputs, args.output)
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
         raise KvatlasError(_memory_advice(spec, error)) from error
+    integrity.record(args.output)
 
 
 def _run(spec: dict[str, Any], inputs: dict[str, Path], output: Path) -> None:
@@ -114,8 +118,9 @@ def _memory_advice(spec: Mapping[str, Any], error: BaseException) -> str:
     study = spec.get("study", "*")
     reason = (str(error).splitlines() or ["no memory"])[0]
     return (
-        f"cell {name}: out of memory ({reason}); lower studies.{study}.seeds_per_shard (prompts in a batch) or set "
-        f"studies.{study}.block (queries per prefill chunk), then run the same command again"
+        f"cell {name}: out of memory ({reason}); state memory_mb (batches are split to fit), lower "
+        f"studies.{study}.seeds_per_shard (prompts in a cell), or set studies.{study}.block (queries per prefill "
+        "chunk), then run the same command again"
     )
 
 
@@ -132,7 +137,7 @@ def seal(args: Namespace) -> None:
 
 def aggregate(args: Namespace) -> None:
     """Write the table of a study."""
-    from kvatlas.results import write_table
+    from kvatlas.tables import write_table
 
     _verify(args, codebase.table_code(args.study))
     write_table(json.loads(args.spec), args.study, args.output)
@@ -173,6 +178,16 @@ def pages(args: Namespace) -> None:
 
     _verify(args, codebase.pages_code())
     write_pages(args.output.parent)
+
+
+def highlights(args: Namespace) -> None:
+    """Put the highlights of a report between the marks of a README, and keep them in `--output`."""
+    from kvatlas.reporting import highlights as made
+
+    _verify(args, codebase.highlights_code())
+    text = made.text(args.report, args.report.as_posix())
+    made.insert(args.readme, text)
+    write_text(args.output, text)
 
 
 def publish(args: Namespace) -> None:
@@ -222,8 +237,12 @@ def docs(args: Namespace) -> None:
 
 
 def check(args: Namespace) -> None:
-    """Compare every stored cell with what the configuration and code would make now."""
+    """Compare every stored cell with what the configuration and code would make now; `--accept` takes code edits."""
     workflow = Workflow(config.load(args.configfile))
+    if args.accept:
+        accepted = acceptance.accept(workflow)
+        print("\n".join([f"accepted: {path}" for path in accepted]))
+        print(f"{len(accepted)} cells accepted as made by the current code; now run: snakemake --touch --cores 1")
     count = staleness.check(workflow, workflow.grid.trial_cells())
     print(f"{count} cells are what the current code and configuration make")
 

@@ -30,14 +30,19 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     try:
         yield part
         os.replace(part, target)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        if is_disk_full(error):
             raise KvatlasError(
                 f"{target}: no space left on the disk; free some and run the same command again"
             ) from error
         raise
     finally:
         part.unlink(missing_ok=True)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Say whether an error means that the disk is full; safetensors reports the system's error only as text."""
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "(os error 28)" in str(error)
 
 
 def write_text(path: Path | str, text: str) -> None:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+# Tables of a report that not every run has.
+STREAMS, MEASUREMENTS = "streams.parquet", "measurements.parquet"
+
 
 def model_file(model: str) -> str:
     """The file that stands for a fetched model; the model's folder is its parent."""
@@ -59,6 +62,10 @@ class Paths:
         """The aggregates of a study."""
         return f"{self.results}/tables/{study}.json"
 
+    def highlights(self) -> str:
+        """What the run has put into the repository's README."""
+        return f"{self.results}/highlights.md"
+
     def figure(self, name: str) -> str:
         """The stamp of a figure; the pictures themselves are in the report's folder."""
         return f"{self.results}/figures/{name}.json"
@@ -76,6 +83,15 @@ def timing_of(cell: str | Path) -> Path:
 
 def code_record(output: str | Path) -> Path | None:
     """The file that tells which code made an output of a run; None for files outside results/ and reports/."""
+    return _record(output, "code")
+
+
+def checksum_record(output: str | Path) -> Path | None:
+    """The file that keeps the checksum of an output of a run; None for files outside results/ and reports/."""
+    return _record(output, "checksums")
+
+
+def _record(output: str | Path, folder: str) -> Path | None:
     parts = PurePosixPath(output).parts
     known = len(parts) > 2 and parts[0] in ("results", "reports")
-    return Path("results", parts[1], "code", f"{PurePosixPath(output)}.json") if known else None
+    return Path("results", parts[1], folder, f"{PurePosixPath(output)}.json") if known else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kvatlas import codebase
+from kvatlas import codebase, effort
 from kvatlas.cells import PREFILL, PROMPTS, RECALL, Cell
 from kvatlas.workflow import Workflow
 
@@ -55,6 +55,10 @@ def describe(workflow: Workflow) -> str:
         f"prefill files: {sum(sizes) / GIB:.2f} GiB of keys and values, the largest {max(sizes, default=0) / GIB:.2f}; "
         + ("kept (keep_prefill)" if workflow.keep_prefill else "each released when its group is done"),
         f"memory of a job: up to {max((workflow.cell_memory(cell) for cell in recalls), default=0):,} MB (estimate)",
+    ]
+    lines += [
+        f"models: about {effort.model_bytes(workflow) / GIB:.1f} GiB of weights in 16 bits",
+        f"GPU hours: about {effort.gpu_hours(workflow):.1f} on one GPU ({effort.ASSUMED})",
     ]
     missing = {codebase.why_missing(kind) for kind in {cell.kind for cell in grid.cells.values()}} - {None}
     lines += [f"cannot run yet: {problem}" for problem in sorted(filter(None, missing))]

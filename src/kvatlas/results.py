@@ -1,11 +1,10 @@
-"""From cells to the data of the report: a study's table, then results.json, trials.parquet, timings.json, config.json.
+"""From tables and cells to the data of the report: results.json, trials.parquet, timings.json, config.json.
 
 Pure functions of the cells (timings and the machine's description aside). Imports no torch.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -14,14 +13,14 @@ from typing import Any
 
 from kvatlas import studies
 from kvatlas.analysis import claim as claim_files
-from kvatlas.analysis import claims, published, trials
-from kvatlas.analysis.clusters import METRICS
+from kvatlas.analysis import claims, corrections, datafiles, published, trials
 from kvatlas.cells import RECALL, Cell, Grid
 from kvatlas.codebase import CLAIMS_FILE, PUBLISHED_FOLDER
 from kvatlas.errors import KvatlasError
-from kvatlas.files import read_json, read_jsonl, write_json
+from kvatlas.files import checksum, read_json, read_jsonl, write_json
 from kvatlas.fingerprint import MODEL_PACKAGES, version
 from kvatlas.paths import model_file, timing_of
+from kvatlas.tables import load_trials
 
 SCHEMA = 1
 _PACKAGES = (*MODEL_PACKAGES, "scipy", "sentence-transformers", "kvatlas")
@@ -30,44 +29,36 @@ _TIMING_PLACE = ("study", "model", "arm", "method", "budget", "quantizer", "mode
 Config = Mapping[str, Any]
 
 
-def write_table(config: Config, study: str, output: Path) -> None:
-    """Aggregate the cells of one study into `output`; `config` is the study's part of the configuration."""
-    grid = studies.grid(config)
-    module = importlib.import_module(f"kvatlas.analysis.{study}")
-    arms = sorted({cell.arm for cell in grid.trial_cells(study)})
-    metrics = getattr(module, "METRICS", tuple(METRICS))
-    options = {
-        # The first model is the one that the run is about; it is held to more clusters than the others.
-        "headline": list(config["models"][:1]),
-        "pairs": claims.pairs(claim_files.load(CLAIMS_FILE), study, arms, metrics),
-    }
-    write_json(output, module.aggregate(load_trials(grid, study), options))
-
-
-def load_trials(grid: Grid, study: str) -> list[dict[str, Any]]:
-    """Read the trials of a study; those of recall cells come with their embedding cosines."""
-    cells = grid.trial_cells(study)
-    paths = [cell.output for cell in cells]
-    if any(cell.kind == RECALL for cell in cells):
-        embeddings = [grid.paths.embeddings(model) for model in grid.embedded_models(study)]
-        return trials.load(paths, embeddings)
-    return [row for path in paths for row in read_jsonl(path)[1:]]
-
-
 def write_results(config: Config, folder: Path) -> None:
-    """Write results.json, trials.parquet, timings.json and config.json of a run into `folder`."""
+    """Write results.json, the parquet files, timings.json and config.json of a run into `folder`."""
     grid = studies.grid(config)
     sections = {study: read_json(grid.paths.table(study)) for study in config["studies"]}
     recalled = {cell.study for cell in grid.of_kind(RECALL)}
-    loaded = {study: load_trials(grid, study) for study in config["studies"] if study in recalled}
+    loaded = {study: load_trials(grid, study) for study in config["studies"]}
     results: dict[str, Any] = {"schema": SCHEMA, "run": config["run"], "studies": sections}
     results["claims"] = claims.evaluate(claim_files.load(CLAIMS_FILE), results)
-    results["published"] = published.compare(PUBLISHED_FOLDER, results, loaded)
+    results["corrections"] = corrections.evaluate(corrections.load(CLAIMS_FILE), results["claims"])
+    compared = {study: rows for study, rows in loaded.items() if study in recalled}
+    results["published"] = published.compare(PUBLISHED_FOLDER, results, compared)
+    results["cells"] = cell_rows(grid)
     timings = timing_rows(grid)
-    trials.write_parquet([trial for rows in loaded.values() for trial in rows], folder / "trials.parquet")
+    answers = [trial for rows in loaded.values() for trial in rows if "output" in trial]
+    trials.write_parquet(answers, folder / "trials.parquet")
+    datafiles.write(folder, loaded, studies.data_files(config))
     write_json(folder / "results.json", results)
     write_json(folder / "timings.json", {"rows": timings})
     write_json(folder / "config.json", describe(config, timings))
+
+
+def cell_rows(grid: Grid) -> list[dict[str, Any]]:
+    """What every number is made of: the cells, each with its rows, its checksum and the fingerprint of its code."""
+    rows = []
+    for cell in grid.trial_cells():
+        header, *trial_rows = read_jsonl(cell.output)
+        place = {"study": cell.study, "model": cell.model, "arm": cell.arm, "path": str(cell.output)}
+        made = {"rows": len(trial_rows), "checksum": checksum(cell.output), "fingerprint": header["fingerprint"]}
+        rows.append(place | made)
+    return rows
 
 
 def timing_rows(grid: Grid) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from kvatlas import codebase, prefills
+from kvatlas import codebase, integrity, prefills
 from kvatlas.cells import RECALL, Cell
 from kvatlas.errors import KvatlasError
 from kvatlas.files import checksum, read_json, read_jsonl, write_json
@@ -39,6 +39,8 @@ def reasons(workflow: Workflow, cell: Cell) -> list[str]:
     """Say in words why the stored cell is not what would be made now; an empty list when it is."""
     if not Path(cell.output).is_file():
         return ["it does not exist"]
+    if not integrity.is_intact(cell.output):
+        return ["it is corrupt, or was edited after it was written"]
     stored = header(cell.output)
     now = json.loads(json.dumps(workflow.spec(cell)))
     before = {key: value for key, value in stored["cell"].items() if key != "fingerprint"}
@@ -91,7 +93,8 @@ def check(workflow: Workflow, cells: Iterable[Cell]) -> int:
         more = f" and {len(stale) - _SHOWN} more" if len(stale) > _SHOWN else ""
         raise KvatlasError(
             f"{len(stale)} of {count} cells are not what the current code and configuration make: "
-            f"{', '.join(stale[:_SHOWN])}{more}; delete them and run snakemake again"
+            f"{', '.join(stale[:_SHOWN])}{more}; delete them and run snakemake again, or run `kvatlas check --accept` "
+            "where an edit of the code has changed no number"
         )
     return count
 
@@ -99,9 +102,11 @@ def check(workflow: Workflow, cells: Iterable[Cell]) -> int:
 def seal(workflow: Workflow, study: str, model: str, group: str, output: Path, *, keep_prefill: bool) -> None:
     """Check the cells of a group, write its seal to `output`, and release its prefill unless it is kept.
 
-    Raises KvatlasError when a cell is stale, or when arms did not answer the same prompts.
+    Raises KvatlasError when a cell is broken (it is removed) or stale, or when arms did not answer the same prompts.
     """
     cells = workflow.grid.group(study, model, group)
+    if broken := [cell.output for cell in cells if _is_broken(cell.output)]:
+        integrity.discard(broken)
     check(workflow, cells)
     prompts = {cell.output: _prompt_ids(cell) for cell in cells if cell.kind == RECALL}
     if len(set(prompts.values())) > 1:
@@ -112,6 +117,17 @@ def seal(workflow: Workflow, study: str, model: str, group: str, output: Path, *
     manifest = Path(workflow.paths.prefill(study, model, group))
     if not keep_prefill:
         prefills.release(manifest)
+
+
+def _is_broken(path: str) -> bool:
+    if not Path(path).is_file():
+        return False
+    try:
+        header(path)
+        read_jsonl(path)
+    except KvatlasError:
+        return True
+    return not integrity.is_intact(path)
 
 
 def _prompt_ids(cell: Cell) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 from kvatlas import methods
 from kvatlas.arms import Arm, arms_of, listed
 from kvatlas.cells import PREFILL, PROMPTS, RECALL, Cell, Config, Grid
-from kvatlas.paths import Paths, model_file, text_file
+from kvatlas.paths import MEASUREMENTS, STREAMS, Paths, model_file, text_file
 
 FLOOR = "floor"
 DEFAULT_BLOCK = 32
@@ -148,8 +148,10 @@ def recall_study(view: View) -> Iterator[Cell]:
 
 
 def _repeat(view: View, shared: Spec, group: Group) -> list[Spec]:
-    """The full cache once more in another batch shape, where the study measures its noise floor."""
-    if "noise_batch" not in view.block or group.mode == FLOOR:
+    """The full cache once more in another batch shape: the noise floor, on one mode and the study's first context."""
+    # The order of a mapping's keys carries no meaning, and is lost in a spec.
+    first = (max(view.block["modes"]), view.block["contexts"][0])
+    if "noise_batch" not in view.block or (group.mode, group.context) != first:
         return []
     batch = view.block["noise_batch"]
     again = {"arm": f"{methods.FULL}-batch{batch}", "batch": batch}
@@ -171,6 +173,8 @@ def online_lm(view: View) -> Iterator[Cell]:
         label = protocol if size == usual else f"{protocol}-block"
         group = f"{label}-{block['tokens']}-{0 if size == usual else size}"
         stream = {"protocol": protocol, "text": block["text"], "tokens": block["tokens"], "block": size}
+        if "passages" in block:
+            stream["passages"] = block["passages"]
         for arm in arms_of(entries):
             spec = arm.spec(view.config, block) | stream
             spec["policy"] = _voting_block(spec["policy"], size)
@@ -258,6 +262,14 @@ def grid(config: Config) -> Grid:
             for cell in STUDIES[study](View(config, study, model))
         ),
     )
+
+
+def data_files(config: Config) -> list[str]:
+    """Return the names of the parquet files that a run has beside trials.parquet."""
+    found = config["studies"]
+    streams = "online_lm" in found or "text" in found.get("task_suite", {})
+    measured = "attention_loss" in found or "quantizer_error" in found
+    return [name for name, there in ((STREAMS, streams), (MEASUREMENTS, measured)) if there]
 
 
 def part(config: Config, study: str) -> Spec:

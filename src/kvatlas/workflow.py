@@ -6,8 +6,8 @@ Imports neither torch nor transformers.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -15,28 +15,25 @@ from pathlib import Path
 from typing import Any
 
 from kvatlas import codebase, config, methods, studies
-from kvatlas.cells import EMBED, PREFILL, PROMPTS, RECALL, Cell, Grid
+from kvatlas.cells import EMBED, PREFILL, PROMPTS, RECALL, Cell
 from kvatlas.errors import KvatlasError
+from kvatlas.files import read_json
 from kvatlas.fingerprint import Explanation, combine
-from kvatlas.lm.catalog import MODELS_FILE, TEXTS_FILE, load_models, load_texts
+from kvatlas.lm.catalog import TEXTS_FILE, load_texts
 from kvatlas.paths import model_file, text_file
+from kvatlas.sizes import Sizes
 
 # Keys of the configuration that change how a run is carried out, but nothing that it reports.
-_MACHINERY = ("keep_prefill", "threads", "track_versions", "publish")
-_PYTHON_MB = 1500
-_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+_MACHINERY = ("keep_prefill", "threads", "track_versions", "publish", "highlights")
 
 OfWildcards = Callable[[Any], Any]
 
 
-class Workflow:
+class Workflow(Sizes):
     """A validated configuration in a repository, seen from the Snakefile and from the commands that need the grid."""
 
     def __init__(self, configuration: config.Config, root: Path | str = ".") -> None:
-        self.config = configuration
-        self.grid: Grid = studies.grid(configuration)
-        self.paths = self.grid.paths
-        self.models = load_models(Path(root) / MODELS_FILE)
+        super().__init__(configuration, root)
         self.texts = load_texts(Path(root) / TEXTS_FILE)
         self.track_versions: bool = configuration.get("track_versions", True)
         self.keep_prefill: bool = configuration.get("keep_prefill", False)
@@ -54,6 +51,7 @@ class Workflow:
                 config.read(file)
             opened = cls(config.validate(configuration, root), root)
             opened.require_experiments()
+            opened.require_memory()
             return opened
         except KvatlasError as error:
             sys.exit(f"kvatlas: error: {files[-1] if files else 'config'}: {error}")
@@ -82,8 +80,11 @@ class Workflow:
         return cell
 
     def spec(self, cell: Cell) -> dict[str, Any]:
-        """The cell's spec with `upstream`, a digest of all that its inputs are made of."""
-        return {**cell.spec, "upstream": self.upstream(cell.output)}
+        """The cell's spec with `upstream`, a digest of all that its inputs are made of.
+
+        Where the prompts do not fit into `memory_mb` at once, `rows` says how many are measured together.
+        """
+        return {**cell.spec, **self.split(cell), "upstream": self.upstream(cell.output)}
 
     def explanation(self, cell: Cell) -> Explanation:
         """What the cell's fingerprint is made of."""
@@ -176,7 +177,9 @@ class Workflow:
         does not matter here, and what matters is in `seal_code`.
         """
         place = {"study": wildcards.study, "model": wildcards.model, "group": wildcards.group}
-        part = studies.part(self.config, wildcards.study) | {"track_versions": self.track_versions}
+        kept = ("track_versions", "memory_mb")
+        part = studies.part(self.config, wildcards.study)
+        part |= {key: self.config[key] for key in kept if key in self.config}
         return json.dumps(place | {"keep_prefill": self.keep_prefill, "config": part}, sort_keys=True)
 
     def seal_code(self, wildcards: Any) -> str:
@@ -241,9 +244,35 @@ class Workflow:
         """The stamps of all figures."""
         return [self.paths.figure(name) for name in codebase.figure_names()]
 
+    def lost(self) -> list[str]:
+        """Cells, seals and pictures of a finished run whose files are gone; nothing else may need them any more.
+
+        While there is no report yet, everything is needed anyway.
+        """
+        if not Path(f"{self.paths.report}/results.json").is_file():
+            return []
+        drawn: list[str] = []
+        for stamp in self.figures():
+            with contextlib.suppress(KvatlasError):
+                drawn += read_json(stamp)["files"]
+        kept = [*(cell.output for cell in self.grid.trial_cells()), *self.grid.seals(), *drawn]
+        return [path for path in kept if not Path(path).is_file()]
+
     def pages_code(self) -> str:
         """The fingerprint of the pages."""
         return combine(codebase.pages_code())
+
+    def data_files(self) -> list[str]:
+        """The parquet files of the report beside the trials."""
+        return [f"{self.paths.report}/{name}" for name in studies.data_files(self.config)]
+
+    def highlights(self) -> list[str]:
+        """The record of what the run puts into the repository's README, where it is told to."""
+        return [self.paths.highlights()] if self.config.get("highlights", False) else []
+
+    def highlights_code(self) -> str:
+        """The fingerprint of the highlights."""
+        return combine(codebase.highlights_code())
 
     def explorer_code(self) -> str:
         """The fingerprint of the explorer."""
@@ -261,48 +290,6 @@ class Workflow:
         """The caption of a figure."""
         return codebase.figure_title(wildcards.figure)[1]
 
-    # -- resources
-
-    def gpus(self) -> int:
-        """GPUs that a model-running job needs; `auto` counts on one where there is an NVIDIA driver."""
-        device = self.config.get("device", "auto")
-        return int(device == "cuda" or (device == "auto" and shutil.which("nvidia-smi") is not None))
-
     def memory(self, kind: str) -> OfWildcards:
-        """An estimate of a cell's memory in MB: Python, weights, and the caches of its batch of prompts."""
+        """An estimate of a cell's memory in MB: Python, weights, and the caches and logits of a batch of prompts."""
         return lambda wildcards: self.cell_memory(self.cell_at(kind, wildcards))
-
-    def cell_memory(self, cell: Cell) -> int:
-        """An estimate of a cell's memory in MB."""
-        shape = self.models[cell.model].get("shape", {"layers": 1, "heads": 1, "kv_heads": 1, "head_dim": 1})
-        hidden = shape["heads"] * shape["head_dim"]
-        weights = (12 * shape["layers"] * hidden + 150_000) * hidden * self.bytes_per_number()
-        prompts = self.prompts_of(cell)
-        caches = 2 * prompts * self.context_of(cell) * self.kv_bytes(cell.model)
-        return _PYTHON_MB + int(weights + caches) // 2**20
-
-    def bytes_per_number(self) -> int:
-        """Bytes of a number of the model and its cache."""
-        return _BYTES.get(self.config.get("dtype", "auto"), 2 if self.gpus() else 4)
-
-    def kv_bytes(self, model: str) -> int:
-        """Bytes of the keys and values of one token."""
-        shape = self.models[model]["shape"]
-        values: int = 2 * shape["layers"] * shape["kv_heads"] * shape["head_dim"]
-        return values * self.bytes_per_number()
-
-    def prompts_of(self, cell: Cell) -> int:
-        """How many prompts the cell runs."""
-        spec = cell.spec
-        if cell.kind in (PREFILL, RECALL):
-            prompts = self.grid.cells[self.paths.prompts(cell.study, cell.model, cell.group)].spec
-            return len(prompts["seeds"]) * len(prompts["depths"])
-        if cell.kind == PROMPTS:
-            return len(spec.get("instances", [0])) * len(spec.get("seeds", [0])) * len(spec.get("depths", [0]))
-        return int(spec.get("prompts", 1))
-
-    def context_of(self, cell: Cell) -> int:
-        """Tokens of one of the cell's prompts; the floor's question is counted as 64."""
-        return (
-            64 if cell.spec.get("mode") == studies.FLOOR else int(cell.spec.get("context", cell.spec.get("tokens", 0)))
-        )

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from kvatlas.analysis import online_lm
 from kvatlas.analysis.trials import write_parquet
 from kvatlas.reporting.escape import visible
 from kvatlas.reporting.explorer import write_explorer
-from tests.support import synthetic
+from tests.support import streams, synthetic
 from tests.support.chromium import MISSING, chromium, console, programs, screen
 
 pytest.importorskip("selenium", reason="selenium is not installed (pip install '.[test]')")
@@ -147,6 +148,21 @@ def test_another_study_brings_its_own_arms_depths_and_prompts(opened: Any) -> No
     assert texts(opened, "#outputs h3")
     assert all(name.startswith("passkey-2048-") for name in texts(opened, "#outputs h3"))
     assert console(opened) == []
+
+
+def test_a_study_without_generated_text_shows_its_charts_and_says_so(browser: Any, tmp_path: Path) -> None:
+    section = online_lm.aggregate(streams.online_trials(tokens=640))
+    for name, value in (("results", {"run": "online", "studies": {"online_lm": section}}), ("config", {})):
+        (tmp_path / f"{name}.json").write_text(json.dumps(value))
+    write_parquet([], tmp_path / "trials.parquet")
+    open_page(browser, write_explorer(tmp_path))
+    assert len(drawn(browser)) == len(arms(browser)) == len(section["rows"])
+    assert not find(browser, "#depth-section").is_displayed()
+    assert not find(browser, "#output-controls").is_displayed()
+    assert find(browser, "#output-status").text == "No generated text is stored for this choice."
+    find(browser, "#arms .arm").click()
+    assert find(browser, "#arms [aria-current]").text == "Full cache"
+    assert console(browser) == []
 
 
 def test_another_metric_changes_the_axis_and_the_numbers(opened: Any) -> None:

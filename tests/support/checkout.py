@@ -52,7 +52,9 @@ def run(spec, inputs, output):
 '''
 
 RECALL = '''
-"""Stand-in: trials without a model."""
+"""Stand-in: trials without a model; TOY_SECONDS makes it last, so that it can be killed."""
+import os
+import time
 import zlib
 from typing import TYPE_CHECKING
 from kvatlas.files import read_jsonl, write_json, write_jsonl
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 
 
 def run(spec, inputs, output):
+    time.sleep(float(os.environ.get("TOY_SECONDS", "0")))
     prompts = read_jsonl(inputs["prompts"])
     assert inputs["prefill"].read_text() == str(len(prompts))
     rows = [trial(spec, prompt) for prompt in prompts]
@@ -100,6 +103,29 @@ def run(spec, inputs, output):
     ])
 '''
 
+ONLINE_LM = '''
+"""Stand-in: a stream scored without a model."""
+from typing import TYPE_CHECKING
+from kvatlas.files import write_json, write_jsonl
+
+if TYPE_CHECKING:
+    import kvatlas.compression.apply
+    import kvatlas.compression.registry
+    import kvatlas.lm.cache
+
+
+def run(spec, inputs, output):
+    write_jsonl(output, [{"cell": spec, "fingerprint": spec["fingerprint"]}, {"arm": spec["arm"]}])
+'''
+
+ONLINE_TABLE = '''
+"""Stand-in: a study without a section."""
+
+
+def aggregate(trials, options):
+    return {}
+'''
+
 TOY: dict[str, Any] = {
     "run": "toy",
     "title": "Toy run",
@@ -117,7 +143,17 @@ TOY: dict[str, Any] = {
             "n_sinks": 4,
             "n_recent": 32,
             "modes": {"aware": {"methods": ["random", "snapkv", "h2o"], "budgets": ["4x", "8x"]}},
-        }
+        },
+        "online_lm": {
+            "text": "lee-news",
+            "tokens": 64,
+            "n_sinks": 4,
+            "n_recent": 16,
+            "arms": [
+                {"methods": ["random", "snapkv", "h2o"], "budgets": ["50%"]},
+                {"methods": ["full"], "quantizers": ["int8"]},
+            ],
+        },
     },
 }
 
@@ -129,13 +165,16 @@ class Checkout:
     root: Path
     configfile: str = "config/toy.yaml"
 
+    def environment(self) -> dict[str, str]:
+        """The environment of every command; the copy's own sources come first."""
+        return os.environ | {"PYTHONPATH": str(self.root / "src"), "OMP_NUM_THREADS": "1"}
+
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a Python module of the checkout; the copy's own sources come first."""
-        environment = os.environ | {"PYTHONPATH": str(self.root / "src"), "OMP_NUM_THREADS": "1"}
+        """Run a Python module of the checkout."""
         done = subprocess.run(
             [sys.executable, "-m", *arguments],
             cwd=self.root,
-            env=environment,
+            env=self.environment(),
             text=True,
             capture_output=True,
             check=False,
@@ -193,12 +232,36 @@ def make_checkout(root: Path, *, stand_ins: bool = True) -> Checkout:
     if stand_ins:
         experiments = root / "src/kvatlas/experiments"
         (root / "src/kvatlas/prompt_files.py").write_text(PROMPT_FILES.lstrip())
-        for name, text in (("prefill", PREFILL), ("recall", RECALL), ("embed", EMBED)):
+        (root / "src/kvatlas/analysis/online_lm.py").write_text(ONLINE_TABLE.lstrip())
+        for name, text in (("prefill", PREFILL), ("recall", RECALL), ("embed", EMBED), ("online_lm", ONLINE_LM)):
             (experiments / f"{name}.py").write_text(text.lstrip())
     for model in ("smollm2-135m", "all-minilm-l6-v2"):
         file = root / "resources/models" / model / "provenance.json"
         file.parent.mkdir(parents=True)
         file.write_text(json.dumps({"name": model, "files": {}}))
+    text = root / "resources/text/lee-news.txt"
+    text.parent.mkdir(parents=True)
+    text.write_text("A text.\n")
     checkout = Checkout(root)
     checkout.configure(TOY)
     return checkout
+
+
+def make_real_run(root: Path, configfile: str = "config/smoke.yaml") -> Checkout:
+    """Copy the repository to `root` with the real models that it has fetched, and a configuration to run.
+
+    Raises AssertionError where they are not fetched yet.
+    """
+    checkout = make_checkout(root, stand_ins=False)
+    fetched = REPOSITORY / "resources"
+    assert fetched.is_dir(), "no models here yet: run snakemake --cores all --configfile config/smoke.yaml first"
+    shutil.rmtree(root / "resources")
+    shutil.copytree(fetched, root / "resources", copy_function=os.link)
+    checkout.configfile = configfile
+    return checkout
+
+
+def forget(checkout: Checkout) -> None:
+    """Remove all that a run has made, but for what it has fetched."""
+    for name in ("results", "reports", "logs", ".snakemake"):
+        shutil.rmtree(checkout.root / name, ignore_errors=True)

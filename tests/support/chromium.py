@@ -20,6 +20,7 @@ FLAGS = (
     "--disable-sync",
     "--force-prefers-reduced-motion",
 )
+PATIENCE = 600  # seconds for one command
 MISSING = "no chromium with its driver here (Debian: apt-get install chromium chromium-driver)"
 
 
@@ -28,6 +29,21 @@ def programs() -> tuple[str, str] | None:
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     driver = shutil.which("chromedriver")
     return (browser, driver) if browser and driver else None
+
+
+def _started(options: Any, program: str, retries: int = 2) -> Any:
+    """Start the browser; on a busy machine it may need more than the minute that its driver allows."""
+    from selenium import webdriver
+    from selenium.common.exceptions import SessionNotCreatedException
+
+    try:
+        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=program))
+    except SessionNotCreatedException:
+        if not retries:
+            raise
+        return _started(options, program, retries - 1)
+    driver.command_executor.client_config.timeout = PATIENCE
+    return driver
 
 
 @contextmanager
@@ -43,7 +59,7 @@ def chromium(profile: Path) -> Iterator[Any]:
     for flag in (*FLAGS, f"--user-data-dir={profile}", *(["--no-sandbox"] if os.geteuid() == 0 else [])):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=found[1]))
+    driver = _started(options, found[1])
     try:
         yield driver
     finally:

@@ -131,10 +131,18 @@ def test_an_entry_may_narrow_the_contexts_of_its_mode() -> None:
 
 
 def test_the_noise_floor_is_the_full_cache_in_another_batch() -> None:
-    grid = grid_of(needle=NEEDLE | {"noise_batch": 5})
+    grid = grid_of(needle=NEEDLE | {"noise_batch": 5, "contexts": [512, 1024]})
     spec = one(grid, "results/r/cells/needle/smollm2-135m/full-batch5/aware-512-0.jsonl")
     full = one(grid, "results/r/cells/needle/smollm2-135m/full/aware-512-0.jsonl")
     assert spec == full | {"arm": "full-batch5", "batch": 5}
+    assert {cell.group for cell in grid.trial_cells() if cell.arm == "full-batch5"} == {"aware-512-0", "aware-512-1"}
+
+
+def test_the_grid_does_not_depend_on_the_order_of_a_configuration_s_keys() -> None:
+    modes = {"aware": NEEDLE["modes"]["aware"], "agnostic": NEEDLE["modes"]["aware"]}
+    one = grid_of(needle=NEEDLE | {"noise_batch": 5, "modes": modes})
+    other = grid_of(needle=NEEDLE | {"noise_batch": 5, "modes": dict(reversed(modes.items()))})
+    assert set(one.cells) == set(other.cells)
 
 
 def test_passkey_groups_carry_their_haystack() -> None:
@@ -165,6 +173,37 @@ def test_online_lm_has_a_cell_per_arm_and_protocol() -> None:
         "device": "auto", "dtype": "auto",
     }  # fmt: skip
     assert set(cell.inputs) == {"model", "text"}
+
+
+def test_in_an_online_study_the_newest_block_is_the_window_of_snapkv_and_not_of_tova() -> None:
+    block = {
+        "text": "lee-news", "tokens": 512, "block": 16, "n_sinks": 0, "n_recent": 0,
+        "settings": {"fair": {"n_sinks": 4, "n_recent": 32}},
+        "arms": [
+            {"methods": ["snapkv", "tova"], "budgets": ["64"], "settings": ["base", "fair"]},
+            {"methods": ["snapkv"], "budgets": ["64"], "protocols": ["prefill", "single"]},
+            {"methods": ["snapkv"], "budgets": ["64"], "blocks": [1]},
+        ],
+    }  # fmt: skip
+    place = "results/r/cells/online_lm/smollm2-135m"
+    grid = grid_of(online_lm=block)
+    windows = {
+        f"{cell.arm}/{cell.group}": cell.spec["policy"].get("window")
+        for cell in grid.cells.values()
+        if cell.arm != "full"
+    }
+    assert windows == {
+        "snapkv-64slots/online-512-0": 16,
+        "snapkv-64slots-fair/online-512-0": 16,
+        "tova-64slots/online-512-0": None,
+        "tova-64slots-fair/online-512-0": None,
+        "snapkv-64slots/prefill-512-0": 16,
+        "snapkv-64slots/single-512-0": 16,
+        "snapkv-64slots/online-block-512-1": 1,
+    }
+    fair = one(grid, f"{place}/snapkv-64slots-fair/online-512-0.jsonl")
+    assert (fair["n_sinks"], fair["n_recent"], fair["setting"]) == (4, 32, "fair")
+    assert one(grid, f"{place}/full/online-block-512-1.jsonl")["block"] == 1
 
 
 def test_attention_loss_has_a_cell_per_method() -> None:

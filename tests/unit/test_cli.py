@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import types
@@ -55,7 +56,7 @@ def test_validate_tells_a_mistake_in_one_line_with_exit_code_2(capsys: pytest.Ca
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["config", "smoke", "paper"])
+@pytest.mark.parametrize("name", ["config", "smoke", "thorough", "paper"])
 def test_validate_and_plan_accept_the_repository_s_configurations(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +67,7 @@ def test_validate_and_plan_accept_the_repository_s_configurations(
     out = capsys.readouterr().out
     assert "prefill files:" in out
     assert "each prefilled once" in out
+    assert re.search(r"GPU hours: about [\d.]+ on one GPU", out)
 
 
 def test_a_cell_gets_its_spec_its_fingerprint_and_its_model_as_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:

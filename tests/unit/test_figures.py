@@ -18,7 +18,7 @@ from matplotlib.transforms import Bbox
 from kvatlas.analysis import needle
 from kvatlas.errors import KvatlasError
 from kvatlas.reporting import figures, labels, style
-from kvatlas.reporting.figures import f1_pareto, f3_forest, panels
+from kvatlas.reporting.figures import f3_forest, panels
 from tests.support import synthetic
 
 # Those of the needle study; the other studies' figures have tests beside their analysis.
@@ -135,8 +135,8 @@ def test_figures_show_neither_the_floor_nor_repeats_of_the_full_cache(small: dic
 
 def test_the_frontier_keeps_no_point_that_another_dominates() -> None:
     points = [(1.0, 0.2), (2.0, 0.1), (2.0, 0.5), (3.0, 0.5), (4.0, 0.9), (5.0, 0.3)]
-    assert f1_pareto.frontier(points, larger_is_better=True) == [(1.0, 0.2), (2.0, 0.5), (4.0, 0.9)]
-    assert f1_pareto.frontier(points, larger_is_better=False) == [(1.0, 0.2), (2.0, 0.1)]
+    assert panels.frontier(points, larger_is_better=True) == [(1.0, 0.2), (2.0, 0.5), (4.0, 0.9)]
+    assert panels.frontier(points, larger_is_better=False) == [(1.0, 0.2), (2.0, 0.1)]
 
 
 def test_sizes_are_those_of_the_deployed_cache() -> None:

@@ -130,6 +130,20 @@ def test_a_single_forward_pass_cannot_see_eviction(inputs, tmp_path):
     assert found["first_compressed"] is None
 
 
+def test_passages_are_streams_of_their_own_one_after_the_other(inputs, full, tmp_path):
+    policy = {"name": "random"}
+    half = TOKENS // 2
+    both = trial(inputs, tmp_path / "both.jsonl", policy, tokens=half, passages=2, budget="16")
+    first = trial(inputs, tmp_path / "first.jsonl", policy, tokens=half, budget="16")
+    assert both["passages"] == 2
+    assert len(both["nlls"]) == 2 * (half - 1)
+    assert both["nlls"][: half - 1] == first["nlls"]
+    # The second passage starts from an empty cache: nothing of the first one helps it.
+    assert both["nlls"][half - 1 :] != full["nlls"][half:]
+    sizes = ("slots", "resident_bytes", "full_bf16_bytes", "first_compressed")
+    assert {name: both[name] for name in sizes} == {name: first[name] for name in sizes}
+
+
 def test_reindexed_positions_let_a_stream_run_past_the_models_limit(inputs, tmp_path):
     make_model_dir(tmp_path / "short", "qwen2", heads=6, kv_heads=2, max_positions=BUDGET + BLOCK)
     short = inputs | {"model": tmp_path / "short"}

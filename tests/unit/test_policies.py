@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -354,3 +355,58 @@ def test_statistics_need_memory_linear_in_the_prompt():
         sizes.append(Largest.numel)
     assert sizes[1] <= 2.1 * sizes[0]
     assert sizes[2] <= 2.1 * sizes[1]
+
+
+@pytest.mark.parametrize(("name", "sign"), [("l2norm", -1), ("high_l2", 1)])
+def test_l2_selection_keeps_the_smallest_or_largest_norms(name, sign, lm):
+    full = lm.new_cache()
+    with torch.inference_mode():
+        lm.prefill(prompt_ids(), full)
+    for layer, whole in zip(compressed({"name": name}, lm).layers, full.layers, strict=True):
+        scores = sign * whole.store.read()[0].norm(dim=-1)
+        kept = scores.gather(2, layer.positions()[..., 2:-8].long())
+        # By value: a token that occurs twice has the same norm twice.
+        best = scores[..., 2 : T - 8].topk(KEPT - 10, dim=-1).values
+        torch.testing.assert_close(kept.sort(dim=-1, descending=True).values, best)
+
+
+def test_keydiff_drops_the_keys_that_point_along_the_average(lm):
+    layer = CompressedCache(1).layers[0]
+    keys = torch.ones(1, 1, 12, 4) + 0.01 * torch.randn(1, 1, 12, 4, generator=torch.Generator().manual_seed(0))
+    keys[0, 0, [3, 8]] = torch.tensor([[5.0, -5.0, 0.0, 0.0], [0.0, 0.0, -0.1, 0.1]])
+    layer.update(keys, keys)
+    scores = make_policy({"name": "keydiff"}).scores(layer, context_of(lm))
+    # A key's length does not matter, its direction does.
+    assert set(scores[0, 0].topk(2).indices.tolist()) == {3, 8}
+
+
+def test_tova_keeps_one_set_of_tokens_per_layer_and_reads_all_query_heads(lm):
+    cache = compressed({"name": "tova"}, lm, Budget("20", n_sinks=0, n_recent=0))
+    for layer in cache.layers:
+        positions = layer.positions()
+        assert torch.equal(positions[:, :1].expand_as(positions), positions)
+        assert (positions[..., -1] == T - 1).all()
+    different = [not torch.equal(a.positions(), b.positions()) for a, b in pairwise(cache.layers)]
+    assert all(different)
+
+
+@pytest.mark.parametrize("name", ["l2norm", "high_l2", "keydiff"])
+def test_key_norms_that_tie_in_bf16_are_decided_by_position_the_same_every_time(name, lm):
+    """In bf16 hundreds of norms are equal at the cut, where `topk` picks as it likes."""
+    layer = CompressedCache(1).layers[0]
+    generator = torch.Generator().manual_seed(2)
+    rows = torch.randn(3, 8, generator=generator).to(torch.bfloat16)
+    keys = rows[torch.randint(0, 3, (400,), generator=generator)].expand(1, 2, 400, 8).clone()
+    layer.update(keys, keys)
+    scores = make_policy({"name": name}).scores(layer, context_of(lm))
+    assert scores.dtype == torch.float32
+    assert all(len(head.unique()) <= 3 for head in scores[0])
+    kept = top_slots(scores, 150)
+    lowest = scores.gather(2, kept).amin(dim=2, keepdim=True)
+    tied = (scores == lowest).nonzero()
+    for head in range(2):
+        mine = tied[(tied[:, 1] == head)][:, 2].tolist()
+        taken = sorted(set(mine) & set(kept[0, head].tolist()))
+        assert len(mine) > len(taken) > 0
+        assert taken == mine[-len(taken) :]
+    assert torch.equal(kept, top_slots(scores.clone(), 150))

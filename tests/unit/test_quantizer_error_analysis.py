@@ -8,28 +8,7 @@ import pytest
 
 from kvatlas.analysis import quantizer_error
 from kvatlas.errors import KvatlasError
-
-
-def trial(arm: str, chunk: int, errors: list[float], *, granularity: str = "token", own: bool = True) -> dict[str, Any]:
-    signals = [10.0, 30.0]
-    return {
-        "model": "tiny",
-        "arm": arm,
-        "quantizer": arm,
-        "granularity": granularity,
-        "own": own,
-        "id": f"text-{chunk}",
-        "chunk": chunk,
-        "context": 64,
-        "head_dim": 64,
-        "bits_per_value": {"int8": 8.5, "fp8": 8.0}.get(arm, 4.5),
-        "saturated": 1,
-        "key_outlier": [2.0, 7.0],
-        **{f"{name}_error_l1": errors for name in ("key", "value")},
-        **{f"{name}_error_sq": [error**2 for error in errors] for name in ("key", "value")},
-        **{f"{name}_signal_l1": signals for name in ("key", "value")},
-        **{f"{name}_signal_sq": [signal**2 for signal in signals] for name in ("key", "value")},
-    }
+from tests.support.suite import error_trial as trial
 
 
 @pytest.fixture
@@ -58,8 +37,8 @@ def test_rows_hold_a_quantizer_s_own_granularity_and_the_other_one_stands_beside
 
 
 def test_quantizers_are_compared_chunk_by_chunk(section):
-    row = next(r for r in section["contrasts"] if r["arm"] == "fp8" and r["metric"] == "key_l1")
-    assert row["versus"] == "int8"
+    keys = ("fp8", "int8", "key_l1")
+    row = next(r for r in section["contrasts"] if (r["arm"], r["versus"], r["metric"]) == keys)
     assert row["diff"] == pytest.approx((0.7 + 0.03 - 0.3 - 0.015) / 40, rel=1e-6)
     assert row["n_clusters"] == 4
     assert row["ci"][0] > 0

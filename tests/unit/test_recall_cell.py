@@ -110,6 +110,18 @@ def test_a_repeat_in_another_batch_size_differs_by_rounding_only(inputs, tmp_pat
         assert all(trial["ref_top1"])
 
 
+def test_a_split_batch_differs_by_rounding_only(inputs, tmp_path):
+    policy = {"name": "snapkv", "window": 4, "kernel": 3}
+    whole = run_recall(inputs, recall_spec(policy, "snapkv-4x"), tmp_path / "whole.jsonl")
+    split = run_recall(inputs, recall_spec(policy, "snapkv-4x", rows=3), tmp_path / "split.jsonl")
+    assert len(split) == len(whole) == 4
+    for one, other in zip(whole, split, strict=True):
+        assert other["output_ids"] == one["output_ids"]
+        assert other["resident_bytes"] == one["resident_bytes"]
+        for name in ("gold_nlls", "ref_nlls", "self_nlls"):
+            assert other[name] == pytest.approx(one[name], abs=2e-5)
+
+
 def test_policies_do_not_depend_on_how_prompts_are_batched():
     prompts = [{"id": "a"}, {"id": "b"}]
     assert recall.prompt_seed(prompts[0]) != recall.prompt_seed(prompts[1])

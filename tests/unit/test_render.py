@@ -79,7 +79,7 @@ def test_the_pages_are_a_pure_function_of_four_files(report: Path, tmp_path: Pat
     for name in ("results.json", "timings.json", "trials.parquet", "config.json"):
         shutil.copy(report / name, tmp_path / name)
     written = render.write_pages(tmp_path)
-    assert [path.name for path in written] == ["README.md", "samples.md", "model-card.md"]
+    assert [path.name for path in written] == ["README.md", "samples.md", "cells.md", "model-card.md"]
     for path in written:
         assert path.read_bytes() == (report / path.name).read_bytes()
 
@@ -110,6 +110,7 @@ def test_the_readme_goes_from_the_question_to_the_provenance(readme: str) -> Non
         "Task validity",
         "Claims",
         "Published against reproduced",
+        "What the corrections move",
         "Limits",
         "Data",
         "Provenance",
@@ -129,7 +130,8 @@ def test_every_table_keeps_its_columns(readme: str) -> None:
 def test_the_main_table_of_the_page_is_the_table_of_the_results(readme: str) -> None:
     table = tables.summary(RESULTS, {"rows": []}, "needle", "smollm2-135m", "agnostic")
     for row in table.rows:
-        assert "| " + " | ".join(escape.cell(cell) for cell in row.cells) + " |" in readme
+        name, *cells = (escape.cell(cell) for cell in row.cells)
+        assert f"| [{name}](cells.md#{row.source}) | {' | '.join(cells)} |" in readme
 
 
 def test_a_comparison_is_only_made_by_a_claim(readme: str) -> None:
@@ -222,7 +224,7 @@ def test_a_task_past_no_gate_is_shown_in_italics_with_the_reason(tmp_path: Path)
     render.write_pages(tmp_path)
     page = (tmp_path / "README.md").read_text()
     assert "*shown, not compared* | *the full cache recalls 41.0%*" in page
-    assert "| *SnapKV* | *4x* |" in page
+    assert "| *[SnapKV](cells.md#needle-smollm2-135m-snapkv-4x)* | *4x* |" in page
 
 
 def test_figures_have_alt_text_and_a_caption(readme: str) -> None:

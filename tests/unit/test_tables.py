@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvatlas.reporting import evidence, labels, provenance, tables
+from kvatlas.reporting import evidence, labels, provenance, reproduction, tables
 from tests.support import synthetic
 
 ROOT = Path(__file__).parents[2]
@@ -148,8 +148,8 @@ def test_missing_studies_give_empty_tables() -> None:
         evidence.gates(empty),
         evidence.noise_floor(empty),
         evidence.claims(empty),
-        evidence.published(empty),
-        evidence.not_reproduced(empty),
+        reproduction.published(empty),
+        reproduction.not_reproduced(empty),
     ):
         assert not table
     assert tables.groups(empty, "needle") == []
@@ -198,8 +198,8 @@ def test_effects_are_told_in_the_readers_unit(claim: dict[str, Any], effect: str
 
 
 def test_published_numbers_are_either_beside_ours_or_counted_with_the_reason(results: dict[str, Any]) -> None:
-    total = sum(int(cell) for cell in column(evidence.not_reproduced(results), "Numbers"))
-    assert total + len(evidence.published(results).rows) == len(results["published"])
+    total = sum(int(cell) for cell in column(reproduction.not_reproduced(results), "Numbers"))
+    assert total + len(reproduction.published(results).rows) == len(results["published"])
     compared = {
         "source": "s",
         "table": "t",
@@ -217,7 +217,7 @@ def test_published_numbers_are_either_beside_ours_or_counted_with_the_reason(res
         "inside": True,
         "n": 45,
     }
-    (line,) = evidence.published({"published": [compared]}).rows
+    (line,) = reproduction.published({"published": [compared]}).rows
     assert line.cells[4:] == ("84.400", "80.000", "−4.400", "60.000 to 92.000", "yes", "45")
 
 

@@ -10,56 +10,9 @@ import pytest
 from kvatlas.analysis import task_suite
 from kvatlas.analysis.claim import load
 from kvatlas.analysis.claims import evaluate, pairs
+from kvatlas.analysis.suite_contrasts import TREND
 from kvatlas.errors import KvatlasError
-
-CELLS = [("needle", 5), ("needle", 35), ("needle", 65), ("needle", 95), ("multi_turn", None), ("instruction", None)]
-CELLS += [("summary", None)]
-FULL_BYTES = 100 * 1024
-
-
-def trials_of(arm: str, hits: Any, *, instances: int = 12, mode: str = "suite", share: float = 1.0) -> list[dict]:
-    method, *rest = arm.split("-")
-    budget = next((part.replace("pct", "%") for part in rest if part.endswith("pct")), "none")
-    quantizer = next((part for part in rest if not part.endswith("pct")), "none")
-    rows = []
-    for instance in range(instances):
-        for family, depth in CELLS:
-            rows.append(
-                {
-                    "study": "task_suite",
-                    "model": "tiny",
-                    "arm": arm,
-                    "method": method,
-                    "policy": method,
-                    "budget": budget,
-                    "quantizer": quantizer,
-                    "mode": mode,
-                    "schedule": "every_step",
-                    "context": 200,
-                    "id": f"{family}-{instance}-{depth}",
-                    "instance": instance,
-                    "family": family,
-                    "depth": depth,
-                    "haystack": "sentences",
-                    "hit": bool(hits(family, depth, instance)),
-                    "needle_retained": 1.0,
-                    "slots": 200 * (0.5 if budget != "none" else 1),
-                    "full_slots": 200,
-                    "resident_bytes": int(2 * FULL_BYTES * share),
-                    "payload_bytes": int(2 * FULL_BYTES * share),
-                    "peak_bytes": int(3 * FULL_BYTES * share),
-                    "full_bf16_bytes": FULL_BYTES,
-                    "tokens_written": 210,
-                    "saturated": 0,
-                }
-            )
-    return rows
-
-
-def passage(arm: str, protocol: str, nlls: list[float]) -> dict[str, Any]:
-    keys = {"study": "task_suite", "model": "tiny", "mode": "suite", "family": "passage", "first_prediction": 0}
-    return keys | {"arm": arm, "protocol": protocol, "nlls": nlls, "hits": [True] * len(nlls)}
-
+from tests.support.suite import passage, trials_of
 
 ALWAYS = lambda family, depth, instance: True  # noqa: E731
 NEVER = lambda family, depth, instance: False  # noqa: E731
@@ -124,14 +77,8 @@ def test_losses_are_paired_by_instance_and_told_whether_they_are_resolved(sectio
 
 
 def test_the_trend_over_depth_and_random_eviction_are_compared(section):
-    assert contrast(section, "sliding_window-50pct", "sliding_window-50pct", task_suite_trend())["diff"] == 1
+    assert contrast(section, "sliding_window-50pct", "sliding_window-50pct", TREND)["diff"] == 1
     assert contrast(section, "sliding_window-50pct", "random-50pct", "accuracy_needle")["diff"] == pytest.approx(0)
-
-
-def task_suite_trend() -> str:
-    from kvatlas.analysis.suite_contrasts import TREND
-
-    return TREND
 
 
 def test_the_interaction_is_zero_where_losses_add_up(section):

@@ -78,6 +78,7 @@ rule results:
         timings=f"{REPORT}/timings.json",
         config=f"{REPORT}/config.json",
         trials=f"{REPORT}/trials.parquet",
+        others=FLOW.data_files(),
     log:
         f"logs/{RUN}/results.log",
     conda:

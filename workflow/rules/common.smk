@@ -14,6 +14,22 @@ shell.prefix(
 )
 
 
+# Seconds of work without a model, or (fetching) work that needs the network: not worth a scheduler's job.
+localrules:
+    fetch_model,
+    fetch_text,
+    seal,
+    aggregate,
+    results,
+    check,
+    figure,
+    picture,
+    pages,
+    explorer,
+    highlights,
+    publish,
+
+
 wildcard_constraints:
     study=r"[a-z_]+",
     model=r"[A-Za-z0-9._-]+",

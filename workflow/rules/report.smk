@@ -4,6 +4,7 @@ rule pages:
         f"{REPORT}/timings.json",
         f"{REPORT}/config.json",
         f"{REPORT}/trials.parquet",
+        FLOW.data_files(),
     output:
         page=report(
             f"{REPORT}/README.md",
@@ -16,6 +17,12 @@ rule pages:
             caption="../report/samples.rst",
             category="Pages",
             labels={"Page": "Samples"},
+        ),
+        cells=report(
+            f"{REPORT}/cells.md",
+            caption="../report/cells.rst",
+            category="Pages",
+            labels={"Page": "Cells"},
         ),
         card=report(
             f"{REPORT}/model-card.md",

@@ -87,25 +87,33 @@ def _contrasts(model: str, arms: Mapping[str, Sequence[Trial]]) -> list[Row]:
     means = {arm: stacked(members, "alr").mean(axis=2) for arm, members in arms.items()}
     rows = []
     for arm, versus in combinations(means, 2):
-        rows.append(_contrast(model, arm, versus, (means[arm] - means[versus]).mean(axis=1)))
-    ranked = [arm for arm, members in arms.items() if members[0]["method"] == RANKED_BY_NORM]
-    for name, layers in BANDS.items():
-        for arm in ranked[:1]:
-            n_layers = means[arm].shape[1]
-            others = [layer for layer in range(n_layers) if layer not in layers]
-            if max(layers) < n_layers and others:
-                gaps = means[arm][:, list(layers)].mean(axis=1) - means[arm][:, others].mean(axis=1)
-                rows.append(_contrast(model, name, "other_layers", gaps))
+        rows.append(_contrast(model, arm, versus, "alr", (means[arm] - means[versus]).mean(axis=1)))
+    ranked = [members for members in arms.values() if members[0]["method"] == RANKED_BY_NORM]
+    for members in ranked[:1]:
+        for metric in ("alr", "alr_kv"):
+            rows += _band_contrasts(model, metric, stacked(members, metric).mean(axis=2))
     return rows
 
 
-def _contrast(model: str, arm: str, versus: str, gaps: Array) -> Row:
+def _band_contrasts(model: str, metric: str, by_layer: Array) -> list[Row]:
+    """Compare each band of layers that the model has with its other layers; `by_layer`: `[prompts, layers]`."""
+    n_layers = by_layer.shape[1]
+    rows = []
+    for name, layers in BANDS.items():
+        others = [layer for layer in range(n_layers) if layer not in layers]
+        if max(layers) < n_layers and others:
+            gaps = by_layer[:, list(layers)].mean(axis=1) - by_layer[:, others].mean(axis=1)
+            rows.append(_contrast(model, name, "other_layers", metric, gaps))
+    return rows
+
+
+def _contrast(model: str, arm: str, versus: str, metric: str, gaps: Array) -> Row:
     paired = stats.paired_difference(gaps.tolist())
     return {
         "model": model,
         "arm": arm,
         "versus": versus,
-        "metric": "alr",
+        "metric": metric,
         "diff": paired.diff,
         "ci": None if paired.ci is None else list(paired.ci),
         "se": paired.se,

@@ -16,8 +16,8 @@ shares in [0, 1]):
   passkey `rows` also saved_share.
 * online_lm (`analysis.online_lm`): nll (cumulative), post_nll (after the budget binds), accuracy, post_accuracy;
   blocks of 64 tokens of the one stream are the clusters.
-* attention_loss: alr of L2Compress; arms "layers_0_1", "layers_19_21_29" and versus "other_layers"; prompts are the
-  clusters.
+* attention_loss: alr and alr_kv of L2Compress; arms "layers_0_1", "layers_19_21_29" and versus "other_layers"; prompts are
+  the clusters.
 * task_suite: accuracy, accuracy_needle, accuracy_instruction, accuracy_multi_turn, accuracy_summary,
   accuracy_last_minus_first_depth, accuracy_interaction, single_forward_nll; `rows` also kv_share (bytes
   over the fp32 full cache's); task instances are the clusters.
@@ -63,6 +63,7 @@ def pairs(
 def evaluate(claims: Sequence[Claim], results: Mapping[str, Any], *, alpha: float = ALPHA) -> list[Row]:
     """Return one row per claim and model: verdict, effect, ci, p, p_adjusted, n_clusters, n_needed, reason, parts.
 
+    `by_means` is what the means alone say of all parts.
     `effect` and `ci` are those of the deciding part. `p_adjusted` is Holm's over the primary claims of a
     model and study, Benjamini and Hochberg's over its other claims; it decides the verdict.
     """
@@ -179,7 +180,7 @@ def _verdict_row(item: _Judged, p_adjusted: float | None, alpha: float) -> Row:
     row["parts"] = [part.as_row() for part in item.parts]
     blank = dict.fromkeys(("effect", "ci", "p", "p_adjusted", "n_clusters", "n_needed", "decided_by"))
     if not item.parts:
-        return row | blank | {"verdict": verdicts.NOT_RUN, "descriptive": False}
+        return row | blank | {"verdict": verdicts.NOT_RUN, "by_means": None, "descriptive": False}
     decisive = verdicts.weakest(item.parts)
     counts = [part.n_clusters for part in item.parts if part.n_clusters is not None]
     verdict = verdicts.NOT_RESOLVED if item.gate else _decide(item, p_adjusted, alpha)
@@ -187,6 +188,7 @@ def _verdict_row(item: _Judged, p_adjusted: float | None, alpha: float) -> Row:
     needs = [max(part.n_needed, (part.n_clusters or 0) + 1) for part in unsettled if part.n_needed]
     return row | {
         "verdict": verdict,
+        "by_means": all(part.by_means for part in item.parts),
         "effect": decisive.effect,
         "ci": None if decisive.ci is None else list(decisive.ci),
         "decided_by": decisive.name,

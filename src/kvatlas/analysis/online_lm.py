@@ -81,7 +81,12 @@ def _usual_block(trials: Sequence[Trial], model: str) -> int:
 def _row(trial: Trial, arms: Arms) -> Row:
     row: Row = {key: trial[key] for key in (*_COPIED, *_PROTECTED)}
     n = len(trial["nlls"])
-    row |= {"n": n, "n_clusters": math.ceil(n / stats.BLOCK_TOKENS), "post_from": trial["first_compressed"]}
+    row |= {
+        "passages": trial.get("passages", 1),
+        "n": n,
+        "n_clusters": math.ceil(n / stats.BLOCK_TOKENS),
+        "post_from": trial["first_compressed"],
+    }
     for metric in METRICS:
         series = streams.values(trial, metric, streams.start_of(trial, metric))
         bound = metric.startswith("post_") and trial["first_compressed"] is None
@@ -113,7 +118,7 @@ def _against(name: str, trial: Trial, other: Trial | None, n: int) -> Row:
     whole = streams.ratio(streams.contrast(trial, other, "nll", None))
     found = {f"ratio_{name}": whole["ratio"], f"ratio_{name}_ci": whole["ci"]}
     start = trial["first_compressed"]
-    if start is not None and start < trial["first_prediction"] + n:
+    if start is not None and start < trial["first_prediction"] + n // trial.get("passages", 1):
         post = streams.ratio(streams.contrast(trial, other, "post_nll", start))
         gain = streams.contrast(trial, other, "post_accuracy", start)
         found |= {f"post_ratio_{name}": post["ratio"], f"post_ratio_{name}_ci": post["ci"]}
@@ -201,10 +206,11 @@ def _protocol_row(trial: Trial, arms: Arms) -> Row:
 
 def _check(arms: Arms) -> Row:
     """Whether every arm predicts exactly as the full cache does until its budget binds."""
-    full = arms[FULL]["nlls"]
+    full = streams.passages(arms[FULL], "nlls")
     differing = [
         arm
         for arm, trial in arms.items()
-        if trial["nlls"][: trial["first_compressed"]] != full[: trial["first_compressed"]]
+        for mine, whole in zip(streams.passages(trial, "nlls"), full, strict=True)
+        if mine[: trial["first_compressed"]] != whole[: trial["first_compressed"]]
     ]
-    return {"identical_before_binding": not differing, "differing_arms": differing}
+    return {"identical_before_binding": not differing, "differing_arms": sorted(set(differing))}

@@ -14,6 +14,7 @@ from kvatlas.analysis import stats
 from kvatlas.analysis.intervals import DESCRIPTIVE_BELOW, stratified_mean
 from kvatlas.errors import KvatlasError
 
+REFERENCES = ("fp8", "int8", "int4")
 METRICS = ("key_l1", "value_l1", "key_frobenius", "value_frobenius")
 
 Trial = Mapping[str, Any]
@@ -24,7 +25,7 @@ def aggregate(trials: Sequence[Trial], options: Mapping[str, Any] | None = None)
     """Return the section {rows, granularities, by_layer, contrasts} of the study.
 
     `rows` and `contrasts` are of each quantizer's own granularity; `granularities` and `by_layer` hold all. Options:
-    `pairs`, contrasts wanted beyond those with int8. Raises KvatlasError when there are no trials, or when quantizers
+    `pairs`, contrasts wanted beyond those with `REFERENCES`. Raises KvatlasError when there are no trials, or when quantizers
     were measured on different chunks.
     """
     if not trials:
@@ -105,7 +106,8 @@ def _by_layer(trials: Sequence[Trial]) -> list[Row]:
 
 
 def _contrasts(model: str, own: Mapping[str, Sequence[Trial]], extra: Sequence[Any]) -> list[Row]:
-    wanted = {(arm, "int8", metric): None for arm in own if arm != "int8" for metric in METRICS}
+    pairs = [(arm, versus) for versus in REFERENCES for arm in own if arm != versus]
+    wanted = {(*pair, metric): None for pair in pairs for metric in METRICS}
     wanted |= {(pair.arm, pair.versus, pair.metric): None for pair in extra if pair.metric in METRICS}
     rows: list[Row] = []
     for arm, versus, metric in wanted:

@@ -23,10 +23,17 @@ FIELDS = {"nll": "nlls", "post_nll": "nlls", "accuracy": "hits", "post_accuracy"
 """Metric -> the trial's field. `post_` counts from the first prediction that a smaller cache made."""
 
 
+def passages(trial: Trial, field: str) -> list[list[float]]:
+    """Return a field's values per prediction, passage by passage; passages are streams of equal length."""
+    series = trial[field]
+    length = len(series) // trial.get("passages", 1)
+    return [[float(value) for value in series[begin : begin + length]] for begin in range(0, len(series), length)]
+
+
 def values(trial: Trial, metric: str, start: int | None = None) -> list[float]:
-    """Return a metric's values per prediction (nats, or 0 and 1), from prediction `start` of the stream on."""
+    """Return a metric's values per prediction (nats, or 0 and 1), from prediction `start` of each passage on."""
     begin = 0 if start is None else max(0, start - trial["first_prediction"])
-    return [float(value) for value in trial[FIELDS[metric]][begin:]]
+    return [value for passage in passages(trial, FIELDS[metric]) for value in passage[begin:]]
 
 
 def start_of(trial: Trial, metric: str) -> int | None:
@@ -67,12 +74,13 @@ def ratio(row: Row) -> Row:
 
 
 def curve(trial: Trial, points: int = 64, windows: int = 4) -> Row:
-    """Return {tokens, cumulative, windowed, accuracy} at up to `points` places of the stream.
+    """Return {tokens, cumulative, windowed, accuracy} at up to `points` places of the stream, passages averaged.
 
     `tokens` are predictions made so far. `cumulative` is the mean NLL of all of them (log-PPL, nats), `windowed` that of
     the last `windows` steps between places, `accuracy` the share of all of them that are the likeliest token.
     """
-    nlls, hits = (np.cumsum([0.0, *map(float, trial[name])]) for name in ("nlls", "hits"))
+    means = (np.mean(passages(trial, name), axis=0) for name in ("nlls", "hits"))
+    nlls, hits = (np.concatenate([[0.0], np.cumsum(mean)]) for mean in means)
     n = nlls.size - 1
     step = max(trial["block"], math.ceil(n / points))
     places = np.unique([*range(step, n + 1, step), n])

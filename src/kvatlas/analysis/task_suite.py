@@ -132,7 +132,10 @@ def _parts(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
 
 
 def _sizes(trials: Sequence[Trial]) -> Row:
-    """Sizes per prompt when the prompt is in; `kv_kib` is keys, values, scales and zeros alone, as published."""
+    """Sizes per prompt when the prompt is in; `kv_kib` is keys, values, scales and zeros alone, as published.
+
+    `kv_share` is over the fp32 full cache, `kv_share_of_bf16` over the one that is deployed, where plain arms are bf16 too.
+    """
 
     def average(field: str) -> float:
         return float(sum(trial[field] for trial in trials) / len(trials))
@@ -146,6 +149,7 @@ def _sizes(trials: Sequence[Trial]) -> Row:
         "resident_kib": resident / KIB,
         "peak_kib": average("peak_bytes") / KIB,
         "kv_share": payload / (2 * full),
+        "kv_share_of_bf16": (full * average("slots") / average("full_slots") if plain else payload) / full,
         "kv_mib": resident / MIB,
         "payload_mib": payload / MIB,
         "peak_mib": average("peak_bytes") / MIB,

@@ -18,8 +18,8 @@ from kvatlas.files import atomic_path, read_jsonl
 SCHEMA: pa.Schema = pa.schema(
     [
         *((name, pa.string()) for name in ("study", "model", "arm", "method", "policy", "budget", "quantizer")),
-        *((name, pa.string()) for name in ("mode", "haystack")),
-        *((name, pa.int64()) for name in ("context", "seed", "depth")),
+        *((name, pa.string()) for name in ("mode", "haystack", "family")),
+        *((name, pa.int64()) for name in ("context", "instance", "seed", "depth")),
         ("id", pa.string()),
         ("hit", pa.bool_()),
         ("question", pa.string()),
@@ -38,7 +38,7 @@ SCHEMA: pa.Schema = pa.schema(
 """Columns of trials.parquet: NLLs in nats per token, sizes in bytes per prompt, `slots` kept per layer and KV head."""
 
 JOINED = ("embed_cosine", "cell")
-OPTIONAL = ("question",)  # shown beside the answer, used by no number
+OPTIONAL = ("question", "family", "instance")  # of some studies alone
 REQUIRED = frozenset(SCHEMA.names) - {*JOINED, *OPTIONAL}
 NULLABLE = ("needle_retained", "depth", "hidden_cosine", "embed_cosine")
 SPEC_KEYS = ("study", "model", "arm", "mode", "context")

@@ -73,7 +73,7 @@ def noise_rows(arms: Arms) -> list[Row]:
                 "outputs_changed": outputs,
                 "kl": token_mean(trials, "ref_kls"),
                 "ref_nll_gap_max": max(gaps, default=None),
-                "ref_ppl_ratio": _ppl_ratio(trials, arms[FULL]),
+                "ref_ppl_ratio": _ppl_ratio(trials, [full[trial["id"]] for trial in trials]),
             }
         )
     return rows

@@ -31,7 +31,10 @@ LEVEL_TESTS = ("level", "value")
 
 @dataclass(frozen=True)
 class Part:
-    """The evidence for one part of a claim: p for it and against it, and whether the interval says so too."""
+    """The evidence for one part of a claim: p for it and against it, and whether the interval says so too.
+
+    `by_means`: what the effect says when it is read as it is, without its error.
+    """
 
     name: str
     effect: float
@@ -40,6 +43,7 @@ class Part:
     p_against: float | None
     interval_for: bool
     interval_against: bool
+    by_means: bool
     n_clusters: int | None = None
     n_needed: int | None = None
 
@@ -85,6 +89,7 @@ def judge_contrast(
         p_against,
         interval_for=paired.lower(test) > bounds[0],
         interval_against=paired.upper(test) < bounds[1],
+        by_means=paired.diff > bounds[0],
         n_clusters=row["n_clusters"],
         n_needed=paired.clusters_for(paired.diff - bounds[0], alpha=alpha * (1 if test == "superiority" else 2)),
     )
@@ -98,13 +103,14 @@ def judge_level(row: Mapping[str, Any], metric: str, *, direction: str, bound: f
     held, failed = (above, below) if direction == "greater" else (below, above)
     n = row.get("n_clusters")
     needed = None if ci is None or n is None else _level_clusters(row[metric], _pair(ci), bound, n)
-    return Part(name, row[metric], _pair(ci), None, None, held, failed, n, needed)
+    by_means = row[metric] > bound if direction == "greater" else row[metric] < bound
+    return Part(name, row[metric], _pair(ci), None, None, held, failed, by_means, n, needed)
 
 
 def judge_value(row: Mapping[str, Any], metric: str, *, target: float, tolerance: float, name: str) -> Part:
     """Weigh a number that has no sampling error (bytes, bits): within `tolerance` of `target` or not."""
     near = abs(row[metric] - target) <= tolerance
-    return Part(name, row[metric], None, None, None, near, not near)
+    return Part(name, row[metric], None, None, None, near, not near, near)
 
 
 def claim_p(parts: Sequence[Part]) -> tuple[float | None, float | None]:
@@ -212,10 +218,14 @@ def _judge_band(
     if test == "equivalence":
         beyond = paired.lower("superiority") > margin or paired.upper("superiority") < -margin
         needed = paired.clusters_for(margin - abs(paired.diff), alpha=2 * alpha)
-        return Part(name, row["diff"], _interval(row), inside, outside, within, beyond, row["n_clusters"], needed)
+        by_means = abs(paired.diff) < margin
+        return Part(
+            name, row["diff"], _interval(row), inside, outside, within, beyond, by_means, row["n_clusters"], needed
+        )
     apart = paired.lower("difference") > 0 or paired.upper("difference") < 0
     needed = paired.clusters_for(paired.diff, alpha=alpha)
-    return Part(name, row["diff"], _interval(row), row["p"], inside, apart, within, row["n_clusters"], needed)
+    by_means = paired.diff != 0
+    return Part(name, row["diff"], _interval(row), row["p"], inside, apart, within, by_means, row["n_clusters"], needed)
 
 
 def _level_clusters(value: float, ci: Interval | None, bound: float, n: int) -> int | None:

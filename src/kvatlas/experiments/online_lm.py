@@ -3,13 +3,14 @@
 Protocol `online`: the stream is read in causal blocks, and the cache is brought back to its budget after each. `prefill`:
 the first half is written at once and compressed once, and the second half is scored from what is left. `single`: one
 forward pass over the whole stream, as perplexity is usually measured; compression comes too late to change anything.
-One trial per cell, with the NLL and the hit of every prediction.
+One trial per cell, with the NLL and the hit of every prediction. A study may read several passages, each as a stream of
+its own with a cache of its own; their predictions follow each other in the trial.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,27 +113,33 @@ def run(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> No
     with torch.inference_mode():
         with watch.part("load"):
             lm = LanguageModel.load(inputs["model"], spec["device"], spec["dtype"])
-            ids = stream_ids(lm, inputs["text"].read_text(encoding="utf-8"), spec["tokens"])
+            passages = spec.get("passages", 1)
+            ids = stream_ids(lm, inputs["text"].read_text(encoding="utf-8"), passages * spec["tokens"])
         budget = Budget.from_spec(spec) if policy else None
-        stream = Stream(
-            lm,
-            ids,
-            lm.new_cache(policy.observation() if policy else Observation(), make_store(spec["quantizer"])),
-            Compressor(policy, budget, spec["tokens"], lm.rotary, [0]),
-        )
+        streams = [
+            Stream(
+                lm,
+                passage,
+                lm.new_cache(policy.observation() if policy else Observation(), make_store(spec["quantizer"])),
+                Compressor(policy, budget, spec["tokens"], lm.rotary, [0]),
+            )
+            for passage in ids.split(spec["tokens"], dim=1)
+        ]
         with watch.part("stream"):
-            if spec["protocol"] == "online":
-                stream.online(spec["block"])
-            else:
-                {"prefill": stream.prefill, "single": stream.single}[spec["protocol"]]()
+            for stream in streams:
+                if spec["protocol"] == "online":
+                    stream.online(spec["block"])
+                else:
+                    {"prefill": stream.prefill, "single": stream.single}[spec["protocol"]]()
     watch.record |= {"device": lm.device.type, "dtype": str(lm.dtype).removeprefix("torch.")}
-    watch.record["stream_tokens_per_s"] = spec["tokens"] / watch.record["stream_seconds"]
-    write_cell(output, spec, [trial_of(spec, stream)])
+    watch.record["stream_tokens_per_s"] = ids.shape[1] / watch.record["stream_seconds"]
+    write_cell(output, spec, [trial_of(spec, streams)])
     watch.write(output)
 
 
-def trial_of(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
-    """Return the trial of a finished stream, as plain numbers; sizes are bytes of the one stream."""
+def trial_of(spec: Mapping[str, Any], streams: Sequence[Stream]) -> dict[str, Any]:
+    """Return the trial of finished streams of equal length, as plain numbers; sizes are bytes of one stream."""
+    stream = streams[-1]
     layers = stream.cache.layers
     keys = layers[0].store.read()[0]
     place = {key: spec[key] for key in _PLACE}
@@ -144,8 +151,9 @@ def trial_of(spec: Mapping[str, Any], stream: Stream) -> dict[str, Any]:
         "reindexed": stream.cache.reindexed,
         "first_prediction": stream.first_prediction,
         "first_compressed": stream.first_compressed,
-        "nlls": stream.nlls,
-        "hits": stream.hits,
+        "passages": len(streams),
+        "nlls": [nll for each in streams for nll in each.nlls],
+        "hits": [hit for each in streams for hit in each.hits],
         "slots": statistics.fmean(layer.n_slots for layer in layers),
         "peak_slots": stream.peak_slots,
         "resident_bytes": stream.cache.nbytes,

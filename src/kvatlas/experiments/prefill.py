@@ -110,15 +110,19 @@ def _tensors(cache: CompressedCache) -> dict[str, Tensor]:
     return {name: tensor.contiguous().cpu() for name, tensor in named.items()}
 
 
-def load(path: Path, lm: LanguageModel, observation: Observation) -> tuple[CompressedCache, Reference]:
-    """Read a prefill file into a full cache with the statistics of `observation`, and its reference.
+def load(
+    path: Path, lm: LanguageModel, observation: Observation, rows: range | None = None
+) -> tuple[CompressedCache, Reference]:
+    """Read a prefill file, or some of its rows, into a full cache with the statistics of `observation`, and its
+    reference.
 
     Raises KvatlasError when the file is broken or lacks a statistic.
     """
     names = [name for layer in lm.new_cache(observation).layers[:1] for name in layer.statistics()]
     try:
         with safe_open(path, framework="pt") as file:
-            get: Callable[[str], Tensor] = lambda name: file.get_tensor(name).to(lm.device)  # noqa: E731
+            part = slice(None) if rows is None else slice(rows.start, rows.stop)
+            get: Callable[[str], Tensor] = lambda name: file.get_slice(name)[part].to(lm.device)  # noqa: E731
             cache = lm.new_cache(observation)
             for index, layer in enumerate(cache.layers):
                 layer.store = PlainStore(get(f"keys.{index}"), get(f"values.{index}"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,17 @@ def run(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> No
     with torch.inference_mode():
         with watch.part("load"):
             lm = LanguageModel.load(inputs["model"], spec["device"], spec["dtype"])
-            cache, reference = load(inputs["prefill"], lm, observation)
-        watch.record["rope_telemetry"] = rope_telemetry(lm, cache)
-        parts = list(caches(spec, lm, prompts, cache, observation))
-        for rows, part in tqdm(parts, desc=f"{spec['arm']} {spec['mode']} {spec['context']}", unit="batch"):
+        # Without `batch` or `rows` the group is one batch.
+        size = spec.get("batch", spec.get("rows", len(prompts)))
+        parts = list(prompt_rows(prompts, size))
+        for rows in tqdm(parts, desc=f"{spec['arm']} {spec['mode']} {spec['context']}", unit="batch"):
+            with watch.part("load"):
+                part, own = load(inputs["prefill"], lm, observation, rows)
+            if "batch" in spec:
+                # A repeat that measures how much a result owes to the shape of the batch alone.
+                part = stopped(prefill_rows(lm, [prompts[row] for row in rows], observation, 0))
+            if rows.start == 0:
+                watch.record["rope_telemetry"] = rope_telemetry(lm, part)
             batch = [prompts[row] for row in rows]
             compressor = Compressor(
                 policy,
@@ -62,7 +69,6 @@ def run(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> No
                 part.stop_observing()
                 if spec["quantizer"] != UNQUANTIZED:
                     quantize(part, make_store(spec["quantizer"]))
-            own = Reference(*(tensor[rows.start : rows.stop] for tensor in vars(reference).values()))
             with watch.part("measure"):
                 measured = Measurement(lm, batch, part, own, spec["new_tokens"])
                 trials += measured.trials(spec)
@@ -70,30 +76,11 @@ def run(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> No
     if len(steps) > 1:
         # The first step warms caches up; every row of the batch gets one token per step.
         step = statistics.median(steps[1:])
-        size = len(parts[0][0])
+        size = len(parts[0])
         watch.record |= {"decode_step_seconds": step, "decode_tokens_per_s": size / step, "decode_batch": size}
     watch.record |= {"device": lm.device.type, "dtype": str(lm.dtype).removeprefix("torch.")}
     write_cell(output, spec, trials)
     watch.write(output)
-
-
-def caches(
-    spec: Mapping[str, Any],
-    lm: LanguageModel,
-    prompts: Sequence[Prompt],
-    cache: CompressedCache,
-    observation: Observation,
-) -> Iterator[tuple[range, CompressedCache]]:
-    """Yield the rows of the group with their full cache.
-
-    That is the prefilled cache at once; or, where the spec has a `batch`, caches prefilled anew in that batch size,
-    which measures how much a result owes to rounding alone.
-    """
-    if "batch" not in spec:
-        yield range(len(prompts)), cache
-        return
-    for rows in prompt_rows(prompts, spec["batch"]):
-        yield rows, stopped(prefill_rows(lm, [prompts[row] for row in rows], observation, 0))
 
 
 def prompt_seed(prompt: Prompt) -> int:

@@ -5,7 +5,6 @@ Knows nothing of models, texts or sources.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import shutil
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kvatlas.errors import KvatlasError
+from kvatlas.files import is_disk_full
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def work_folder(target: Path, label: str) -> Iterator[Path]:
         work.mkdir(parents=True)
         yield work
     except Exception as error:
-        if _is_disk_full(error):
+        if is_disk_full(error):
             raise KvatlasError(
                 f"{label}: no space left on the disk for {target}; free some and run the same command again"
             ) from error
@@ -53,8 +53,3 @@ def replace_folder(source: Path, target: Path) -> None:
     else:
         target.unlink(missing_ok=True)
     source.rename(target)
-
-
-def _is_disk_full(error: Exception) -> bool:
-    # safetensors reports the system's error only as text.
-    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "(os error 28)" in str(error)

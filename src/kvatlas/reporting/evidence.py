@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from kvatlas.reporting import labels
+from kvatlas.reporting import labels, tables
 from kvatlas.reporting.tables import Record, Row, Table, build
 
 VERDICTS = ("supported", "contradicted", "not resolved", "not run")
@@ -100,7 +100,7 @@ def gates(results: Record) -> Table:
 def noise_floor(results: Record) -> Table:
     """Build the noise floor: the full cache against a repeat of itself."""
     rows = []
-    for study in (results.get("studies") or {}).values():
+    for name, study in (results.get("studies") or {}).items():
         for row in ((study or {}).get("noise_floor") or {}).get("rows") or []:
             cells = (
                 labels.model_label(str(row["model"])),
@@ -112,7 +112,7 @@ def noise_floor(results: Record) -> Table:
                 labels.fixed(row.get("kl"), 6),
                 labels.fixed(row.get("ref_ppl_ratio"), 5),
             )
-            rows.append(Row(cells))
+            rows.append(Row(cells, source=tables.source(name, row)))
     columns = (
         "Model",
         "Mode",
@@ -152,7 +152,7 @@ def claims(results: Record) -> Table:
             bounds,
             labels.p_value(claim.get("p_adjusted")),
             labels.fixed(claim.get("n_clusters"), 0),
-            labels.fixed(claim.get("n_needed"), 0),
+            labels.clusters_needed(claim.get("n_needed")),
             str(claim.get("decided_by") or claim.get("reason") or labels.DASH),
         )
         rows.append(Row(cells, claim["verdict"] == "not run"))
@@ -186,12 +186,13 @@ def effect_text(claim: Record) -> tuple[str, str]:
     if metric.endswith("_nll") or metric == "nll":
         ratios = [math.exp(bound) for bound in bounds or ()]
         return f"PPL {labels.times(math.exp(float(effect or 0)))}", labels.interval(ratios, places=2, unit="x")
-    share = metric.startswith(("recall", "accuracy")) or metric in ("ref_top1", "saved_share", "kv_share")
-    if share and claim.get("test") in ("level", "value"):
+    share = metric.startswith(("recall", "accuracy", "kv_share")) or metric in ("ref_top1", "saved_share")
+    alone = claim.get("test") in ("level", "value")
+    if share and alone:
         return labels.percent(effect), labels.interval(bounds, scale=100, unit="%")
     if share:
         return labels.signed(100 * float(effect or 0), 1, " points"), labels.interval(bounds, scale=100)
-    return labels.signed(effect, 3), labels.interval(bounds, places=3)
+    return labels.fixed(effect, 3) if alone else labels.signed(effect, 3), labels.interval(bounds, places=3)
 
 
 def statements(results: Record, study: str) -> list[tuple[str, list[Statement]]]:
@@ -220,7 +221,7 @@ def _statement(claim: Record) -> Statement:
     if claim.get("decided_by"):
         parts.append(f"deciding part {claim['decided_by']}")
     if labels.known(claim.get("n_needed")):
-        parts.append(f"about {labels.fixed(claim['n_needed'], 0)} clusters would settle it")
+        parts.append(f"{labels.clusters_needed(claim['n_needed'])} clusters would settle it")
     if claim.get("reason"):
         parts.append(str(claim["reason"]))
     return Statement(
@@ -230,46 +231,3 @@ def _statement(claim: Record) -> Statement:
         source=str(claim.get("source_title") or claim["source"]),
         model=labels.model_label(str(claim["model"])),
     )
-
-
-def published(results: Record) -> Table:
-    """Build published against reproduced: every published number that this run's model and grid match."""
-    columns = (
-        "Table",
-        "Row",
-        "Number",
-        "Seeds",
-        "Published",
-        "Reproduced",
-        "Difference",
-        "Our 95% interval",
-        "Published is inside",
-        "n",
-    )
-    rows = []
-    for row in results.get("published") or []:
-        if row.get("status") != "compared":
-            continue
-        inside = {True: "yes", False: "no"}.get(row.get("inside"), labels.DASH)
-        cells = (
-            str(row["table"]),
-            f"{row['label']} ({row['arm']})",
-            str(row["metric"]),
-            str(row.get("subset") or labels.DASH),
-            labels.fixed(row.get("published"), 3),
-            labels.fixed(row.get("reproduced"), 3),
-            labels.signed(row.get("difference"), 3),
-            labels.interval(row.get("ci"), places=3),
-            inside,
-            labels.fixed(row.get("n"), 0),
-        )
-        rows.append(Row(cells))
-    return build(columns, rows, words=(0, 1, 2, 3, 8))
-
-
-def not_reproduced(results: Record) -> Table:
-    """Build the list of published numbers that this run did not cover, counted by table and reason."""
-    rows = (row for row in results.get("published") or [] if row.get("status") != "compared")
-    counts = Counter((str(row["table"]), str(row["reason"])) for row in rows)
-    lines = (Row((table, str(count), reason)) for (table, reason), count in counts.items())
-    return build(("Table", "Numbers", "Status"), lines, words=(0, 2))

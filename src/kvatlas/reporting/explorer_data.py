@@ -37,7 +37,7 @@ DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 STUDY_LABELS = {
     "needle": "Needle in a haystack",
     "passkey": "Passkey",
-    "online_lm": "Online language modeling",
+    "online_lm": "Online language modelling",
     "task_suite": "Task suite",
 }
 

@@ -59,10 +59,15 @@ def _online(results: Record, resolved: Record) -> dict[str, Any] | None:
     return {
         "groups": groups,
         "text": str(first["text"]),
-        "tokens": labels.fixed(first["tokens"], 0),
+        "length": _length(first),
         "block": str(first["block"]),
         "statements": evidence.statements(results, "online_lm"),
     }
+
+
+def _length(row: Record) -> str:
+    tokens, passages = labels.fixed(row["tokens"], 0), row.get("passages", 1)
+    return f"The first {tokens} tokens" if passages == 1 else f"{passages} passages of {tokens} tokens each"
 
 
 def online_table(rows: Sequence[Record]) -> Table:
@@ -106,7 +111,7 @@ def online_table(rows: Sequence[Record]) -> Table:
             labels.fixed(row["peak_mib"], 2),
             str(row["arm"]),
         )
-        lines.append(Row(cells))
+        lines.append(Row(cells, source=tables.source("online_lm", row)))
     return build(columns, lines, words=(0, 1, 2, 15))
 
 
@@ -189,7 +194,7 @@ def protocol_table(rows: Sequence[Record], model: str) -> Table:
                 labels.fixed(known.get("ratio"), 3),
                 labels.interval(known.get("ratio_ci"), places=3),
             ]
-        lines.append(Row(tuple(cells)))
+        lines.append(Row(tuple(cells), source=tables.source("online_lm", arm)))
     return build(columns, lines, words=(0, 1))
 
 
@@ -231,7 +236,7 @@ def haystack_table(results: Record, resolved: Record, model: str, mode: str) -> 
             labels.percent(row["saved_share"]),
             str(row["arm"]),
         )
-        lines.append(Row(cells, tables.muted(row)))
+        lines.append(Row(cells, tables.muted(row), tables.source("passkey", row)))
     return build(columns, lines, words=(0, 1, 2, 3, 9))
 
 
@@ -274,5 +279,5 @@ def loss_table(rows: Sequence[Record], maps: Mapping[Any, Record]) -> Table:
             str(row["n_clusters"]),
             str(row["arm"]),
         )
-        lines.append(Row(cells))
+        lines.append(Row(cells, source=tables.source("attention_loss", row)))
     return build(columns, lines, words=(0, 1, 9, 11))

@@ -17,6 +17,7 @@ from kvatlas.reporting.style import base_method
 DASH = "–"
 MINUS = "−"
 MIB = 2**20
+MANY = 10_000  # clusters that nobody would run
 
 # The published tables' order; methods that they do not have follow in the order of this list, unknown
 # ones last.
@@ -210,6 +211,13 @@ def signed(value: Any, places: int, unit: str = "") -> str:
         return text
     zero = float(text.replace(MINUS, "-").replace(",", "")) == 0
     return f"{'' if zero or text.startswith(MINUS) else '+'}{text}{unit}"
+
+
+def clusters_needed(value: Any) -> str:
+    """Spell how many clusters would settle a claim; past `MANY` the number says no more than that."""
+    if not known(value):
+        return DASH
+    return f"over {fixed(MANY, 0)}" if value > MANY else f"about {fixed(value, 0)}"
 
 
 def p_value(value: Any) -> str:

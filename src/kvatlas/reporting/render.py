@@ -1,4 +1,5 @@
-"""From a run's report folder to its pages: README.md (report and dataset card), samples.md, model-card.md.
+"""From a run's report folder to its pages: README.md (report and dataset card), samples.md, cells.md,
+model-card.md.
 
 Pages are a pure function of results.json, timings.json, config.json and the parquet files of the
 folder. Every value that a template prints is escaped for Markdown unless it is already Markdown
@@ -18,11 +19,23 @@ from pyarrow import parquet
 
 from kvatlas.analysis.trials import read_parquet
 from kvatlas.files import read_json, write_text
-from kvatlas.reporting import cards, escape, evidence, figures, fixed_budget, labels, provenance, tables
+from kvatlas.reporting import (
+    cards,
+    cells,
+    escape,
+    evidence,
+    figures,
+    fixed_budget,
+    labels,
+    provenance,
+    quantization,
+    reproduction,
+    tables,
+)
 
 DESCRIPTIVE_BELOW = 10  # clusters; under this a run describes its sample and says so
 SAMPLE_LIMIT = 200  # characters of an output in the side-by-side table
-PAGES = ("README.md", "samples.md", "model-card.md")
+PAGES = ("README.md", "samples.md", "cells.md", "model-card.md")
 
 Record = Mapping[str, Any]
 
@@ -71,6 +84,7 @@ def write_pages(report_dir: Path | str) -> list[Path]:
         "samples.md": made.get_template("samples.md.j2").render(
             title=context["title"], samples=samples(results, trials)
         ),
+        "cells.md": made.get_template("cells.md.j2").render(title=context["title"], arms=cells.arms(results)),
         "model-card.md": made.get_template("model-card.md.j2").render(title=context["title"], blocks=_blocks(results)),
     }
     cards.validate(texts["README.md"], folder, rows=sum(counts.values()))
@@ -92,14 +106,17 @@ def report_context(results: Record, timings: Record, config: Record, counts: Map
         "studies": sorted(results.get("studies") or {}),
         "needle": _needle(results, timings, resolved),
         "fixed": fixed_budget.context(results, timings, resolved),
+        "quantization": quantization.context(results, timings, resolved),
         "figures": _figures(results),
         "gates": evidence.gates(results),
         "noise": evidence.noise_floor(results),
         "claims": evidence.claims(results),
         "verdicts": evidence.verdict_counts(results),
         "untested": evidence.untested(results),
-        "published": evidence.published(results),
-        "not_reproduced": evidence.not_reproduced(results),
+        "published": reproduction.published(results),
+        "not_reproduced": reproduction.not_reproduced(results),
+        "corrections": reproduction.corrections(results),
+        "by_means": reproduction.read_by_means(results),
         "provenance": provenance.pairs(config),
         "limits": _limits(results),
     }
@@ -164,10 +181,15 @@ def _figures(results: Record) -> list[dict[str, str]]:
 def _limits(results: Record) -> dict[str, Any]:
     """Tell the number of clusters of each model and mode, and which are only described."""
     found: dict[tuple[str, str], list[int]] = {}
-    for study in (results.get("studies") or {}).values():
+    for name, study in (results.get("studies") or {}).items():
         for row in (study or {}).get("rows") or []:
             if row.get("mode") != "floor" and labels.known(row.get("n_clusters")):
-                key = (labels.model_label(str(row["model"])), labels.mode_label(str(row.get("mode") or "")))
+                # Question modes are the needle study's parts; other studies go by their own name.
+                words = [
+                    *([name.replace("_", " ")] if name != "needle" else []),
+                    labels.mode_label(row.get("mode") or ""),
+                ]
+                key = (labels.model_label(str(row["model"])), ", ".join(filter(None, words)))
                 found.setdefault(key, []).append(int(row["n_clusters"]))
     lines = [(model, mode, labels.spread(counts)) for (model, mode), counts in sorted(found.items())]
     small = any(min(counts) < DESCRIPTIVE_BELOW for counts in found.values())

@@ -20,10 +20,14 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table; a muted line is shown, but its numbers enter no comparison."""
+    """One line of a table; a muted line is shown, but its numbers enter no comparison.
+
+    `source` names the place of the page of cells that tells what the line was made from.
+    """
 
     cells: tuple[str, ...]
     muted: bool = False
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,11 @@ def build(columns: Sequence[str], rows: Iterable[Row], *, words: Iterable[int] =
     text = frozenset(words)
     lines = tuple(rows)
     return Table(tuple(columns), lines, frozenset(place for place in range(len(columns)) if place not in text))
+
+
+def source(study: str, row: Record) -> str:
+    """Name the place of the page of cells where the cells of an arm stand."""
+    return f"{study}-{row['model']}-{row['arm']}"
 
 
 def section(results: Record, study: str, name: str, model: str, mode: str) -> list[Record]:
@@ -134,7 +143,7 @@ def summary(results: Record, timings: Record, study: str, model: str, mode: str)
             labels.fixed(arm.get("n_clusters"), 0),
             str(arm["arm"]),
         )
-        rows.append(Row(cells, muted(arm)))
+        rows.append(Row(cells, muted(arm), source(study, arm)))
     return build(columns, rows, words=(0, 14))
 
 
@@ -152,7 +161,7 @@ def by_depth(results: Record, study: str, model: str, mode: str) -> Table:
     rows = []
     for arm in arms:
         cells = [_share(counts.get((arm["arm"], depth), {})) for depth in depths]
-        rows.append(Row((*named(arm), *cells, _share(arm)), muted(arm)))
+        rows.append(Row((*named(arm), *cells, _share(arm)), muted(arm), source(study, arm)))
     return build(("Method", "Ratio", *(f"{depth:g}% depth" for depth in depths), "Total hits"), rows)
 
 
@@ -198,7 +207,7 @@ def contrasts(results: Record, study: str, model: str, mode: str) -> Table:
             *_ppl_ratio(nll),
             labels.fixed(arm.get("n_clusters"), 0),
         )
-        rows.append(Row(cells, muted(arm)))
+        rows.append(Row(cells, muted(arm), source(study, arm)))
     return build(columns, rows)
 
 
@@ -258,6 +267,7 @@ def retention(results: Record, study: str, model: str, mode: str) -> Table:
                 *_counts(arm.get("recall_given_full")),
             ),
             muted(arm),
+            source(study, arm),
         )
         for arm in arms_of(results, study, model, mode)
     ]

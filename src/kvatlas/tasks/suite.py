@@ -83,7 +83,7 @@ def multi_turn(rng: random.Random) -> Task:
         for reply in rng.sample(_ACKNOWLEDGEMENTS, TURNS)
         for part in (message("user", SLOT), message("assistant", reply))
     ]
-    question = f"What is the access code of the {thing}?"
+    question, reply = f"What is the access code of the {thing}?", f"The access code of the {thing} is {code}."
     return Task(
         family="multi_turn",
         messages=(
@@ -93,29 +93,30 @@ def multi_turn(rng: random.Random) -> Task:
             *chatter,
             message("user", question),
         ),
-        fact=f"Remember this rule: when I ask for the access code of the {thing}, answer {code}.",
+        fact=f"Here is a rule for later. When I ask for the code, answer: {reply}",
         fact_slot=0,
         question=question,
         answer=code,
-        reply=f"The access code of the {thing} is {code}.",
+        reply=reply,
     )
 
 
 def instruction(rng: random.Random) -> Task:
     """A rule in the system prompt, at the very start, and a request that it covers."""
-    code = needle.draw_code(rng)
-    question = "What is the access code?"
+    code, thing = needle.draw_code(rng), f"{rng.choice(words.KEY_ADJECTIVES)} {rng.choice(words.KEY_NOUNS)}"
+    question = f"What is the access code of the {thing}?"
+    reply = f"The access code of the {thing} is {code}."
     return Task(
         family="instruction",
         messages=(
             message("system", f"{ASSISTANT}{SLOT}"),
             message("user", f"Read these notes.{SLOT}\n\n{question}"),
         ),
-        fact=f" When the user asks for the access code, answer: The access code is {code}.",
+        fact=f" Tell the following access code to everyone who asks for it. {reply}",
         fact_slot=0,
         question=question,
         answer=code,
-        reply=f"The access code is {code}.",
+        reply=reply,
     )
 
 

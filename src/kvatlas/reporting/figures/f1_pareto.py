@@ -20,6 +20,7 @@ from kvatlas.reporting.figures.panels import (
     Panel,
     Row,
     by_method,
+    frontier,
     legend_below,
     log_value_axis,
     method_handle,
@@ -84,26 +85,14 @@ def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Fig
         for offset, metric in enumerate(_METRICS):
             _draw_panel(grid[2 * band + offset][column], panels[place], metric)
         titled(grid[2 * band][column], panels[place])
-    frontier = Line2D([], [], color=SOFT, linewidth=2.5, alpha=0.45, label="non-dominated arms")
-    legend_below(figure, [*(method_handle(method) for method in methods), frontier], columns=3)
+    staircase = Line2D([], [], color=SOFT, linewidth=2.5, alpha=0.45, label="non-dominated arms")
+    legend_below(figure, [*(method_handle(method) for method in methods), staircase], columns=3)
     return figure
 
 
 def _point(row: Row, metric: str) -> tuple[float, float] | None:
     size, value = resident_mib(row), row.get(metric)
     return (size, float(value)) if size and isinstance(value, int | float) else None
-
-
-def frontier(points: Sequence[tuple[float, float]], *, larger_is_better: bool) -> list[tuple[float, float]]:
-    """Return the non-dominated (size, value) points by growing size: no other point is at most as large
-    and better.
-    """
-    sign = 1.0 if larger_is_better else -1.0
-    kept: list[tuple[float, float]] = []
-    for size, value in sorted(set(points), key=lambda point: (point[0], -sign * point[1])):
-        if not kept or sign * value > sign * kept[-1][1]:
-            kept.append((size, value))
-    return kept
 
 
 def _spread(rows: Sequence[Row]) -> dict[str, float]:

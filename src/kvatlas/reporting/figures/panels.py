@@ -157,3 +157,15 @@ def titled(axes: Axes, panel: Panel) -> None:
     """Write the panel's title and its sample size above the axes."""
     axes.set_title(panel.title, pad=13)
     note_above(axes, count_note(panel.rows))
+
+
+def frontier(points: Sequence[tuple[float, float]], *, larger_is_better: bool) -> list[tuple[float, float]]:
+    """Return the non-dominated (size, value) points by growing size: no other point is at most as large
+    and better.
+    """
+    sign = 1.0 if larger_is_better else -1.0
+    kept: list[tuple[float, float]] = []
+    for size, value in sorted(set(points), key=lambda point: (point[0], -sign * point[1])):
+        if not kept or sign * value > sign * kept[-1][1]:
+            kept.append((size, value))
+    return kept

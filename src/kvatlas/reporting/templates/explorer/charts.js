@@ -71,13 +71,20 @@ function sizeTicks(sizes) {
   for (const step of [1, 0.5]) {
     const ticks = [];
     for (let power = Math.ceil(Math.log2(low) / step) * step; power <= Math.log2(high); power += step) ticks.push(2 ** power);
-    if (ticks.length >= 2 || step === 0.5) return { range: [Math.log10(low), Math.log10(high)], tickvals: ticks, ticktext: ticks.map((tick) => String(Number(tick.toPrecision(2)))) };
+    if (ticks.length >= 2 || step === 0.5) return { range: [Math.log10(low), Math.log10(high)], tickvals: ticks, ticktext: ticks.map((tick) => String(Number(tick.toPrecision(3)))) };
   }
 }
 
-function valueAxis(metric) {
+function valueAxis(rows, metric) {
   if (metric.kind === "share") return { range: [-0.05, 1.05], tickvals: [0, 0.25, 0.5, 0.75, 1], ticktext: ["0%", "25%", "50%", "75%", "100%"] };
-  return metric.kind === "log" ? { type: "log", tickformat: "~r", minor: { ticks: "" }, nticks: 6 } : { nticks: 6 };
+  if (metric.kind === "linear") return { nticks: 6 };
+  const values = rows.flatMap((row) => row.values[metric.key]).filter((value) => value > 0);
+  const low = Math.min(...values) * 0.95, high = Math.max(...values) * 1.05;
+  const span = Math.log10(high / low);
+  const steps = span < 0.3 ? [1, 1.1, 1.2, 1.3, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 8] : span < 1.2 ? [1, 1.5, 2, 3, 5, 7] : span < 3 ? [1, 2, 5] : [1];
+  const powers = Array.from({ length: Math.ceil(Math.log10(high)) - Math.floor(Math.log10(low)) + 1 }, (_, place) => 10 ** (Math.floor(Math.log10(low)) + place));
+  const ticks = powers.flatMap((power) => steps.map((step) => Number((step * power).toPrecision(3)))).filter((tick) => tick >= low && tick <= high);
+  return { type: "log", range: [Math.log10(low), Math.log10(high)], tickvals: ticks, ticktext: ticks.map(String) };
 }
 
 function drawPareto(panels, select) {
@@ -113,7 +120,7 @@ function drawPanel(plot, panel, metric, select) {
     margin: { l: 52, r: 12, t: 8, b: 44 }, showlegend: false, hovermode: "closest", dragmode: fine ? "zoom" : false,
     hoverlabel: { bgcolor: inkOf("page"), bordercolor: inkOf("soft"), font: { color: inkOf("ink"), size: 12 }, align: "left" },
     xaxis: { ...axis, ...sizeTicks(panel.rows.map((row) => row.size)), type: "log", title: { ...axis.title, text: state.study.size.label } },
-    yaxis: { ...axis, ...valueAxis(metric), title: { ...axis.title, text: metric.label } },
+    yaxis: { ...axis, ...valueAxis(panel.rows, metric), title: { ...axis.title, text: metric.label } },
   }, { displayModeBar: false, responsive: true });
   plot.on("plotly_click", (event) => { if (event.points[0].customdata) select(event.points[0].customdata); });
 }
@@ -122,9 +129,9 @@ function panelNote(panel) {
   const span = (field) => { const found = panel.rows.map((row) => row[field]).filter((value) => value !== null); const low = Math.min(...found), high = Math.max(...found); return found.length ? (low === high ? `${low}` : `${low} to ${high}`) : null; };
   const n = span("n"), clusters = span("clusters");
   const failed = state.study.gates.filter((gate) => gate.model === panel.model && gate.mode === panel.mode && !gate.passed);
-  const note = [n ? `n = ${n} per arm` : "", clusters ? `${clusters} clusters` : ""].filter((part) => part).join(", ");
+  const size = [n ? `n = ${n} per arm` : "", clusters ? `${clusters} clusters` : ""].filter((part) => part).join(", ");
   const reasons = failed.map((gate) => `Gate not passed${gate.context ? ` (${gate.context})` : ""}: ${gate.reason || "no reason given"}.`);
-  return element("p", { className: "soft" }, [note, ...reasons].filter((part) => part).join(". "));
+  return element("p", { className: "soft" }, [size && `${size}.`, ...reasons].filter((part) => part).join(" "));
 }
 
 function shade(share) {
@@ -138,13 +145,14 @@ function shade(share) {
 
 function drawHeat(panels, select) {
   const contexts = [...new Set(state.study.depths.map((cell) => cell.context))];
+  byId("depth-section").hidden = !contexts.length;
   const items = contexts.map((context) => ({ id: context, label: context === "all" ? "all contexts" : `${context} tokens` }));
   options(byId("depth-context"), items, byId("depth-context").value || "all");
   byId("depth-context").parentElement.hidden = items.length < 2;
   const chosen = byId("depth-context").value;
   const cells = new Map(state.study.depths.filter((cell) => String(cell.context) === chosen).map((cell) => [`${rowKey(cell)}|${cell.depth}`, cell]));
   const made = panels.map((panel) => heatPanel(panel, cells, select)).filter((panel) => panel !== null);
-  byId("heat").replaceChildren(...(made.length ? made : [element("p", { className: "soft" }, "This study has no depths, or no arm is chosen.")]));
+  byId("heat").replaceChildren(...(made.length ? made : [element("p", { className: "soft" }, "No arm is chosen.")]));
 }
 
 function heatPanel(panel, cells, select) {

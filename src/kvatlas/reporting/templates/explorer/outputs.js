@@ -40,7 +40,7 @@ function fillOutputControls(rows) {
   const values = (field) => [...new Set(trials.map((trial) => trial.about[field]))].filter((value) => value !== null).sort((a, b) => a - b);
   options(byId("context"), [{ id: "all", label: "all" }, ...values("context").map((value) => ({ id: value, label: `${value} tokens` }))], byId("context").value);
   options(byId("depth"), [{ id: "all", label: "all" }, ...values("depth").map((value) => ({ id: value, label: `${value}%` }))], byId("depth").value);
-  byId("output-controls").hidden = !trials.length;
+  for (const id of ["output-controls", "back"]) byId(id).hidden = !trials.length;
 }
 
 function drawOutputs(more = false) {

@@ -1,0 +1,1 @@
+"""Measurements that are made by hand; `benchmarks.report` puts them into the documentation."""

@@ -1,0 +1,77 @@
+"""The trials that are no answers to prompts, as tables to publish: scored streams, and measurements by layer and head.
+
+`streams.parquet` has a row per stream and arm, with the NLL of every prediction. `measurements.parquet` has a row per number:
+what attention loss and quantizer error were measured as, of each layer and head where they have them. Knows the trials;
+knows no statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kvatlas.files import atomic_path
+from kvatlas.paths import MEASUREMENTS, STREAMS
+
+STREAM_SCHEMA: pa.Schema = pa.schema(
+    [
+        *(
+            (name, pa.string())
+            for name in ("study", "model", "arm", "method", "policy", "budget", "quantizer", "setting")
+        ),
+        *((name, pa.string()) for name in ("id", "protocol")),
+        *((name, pa.int64()) for name in ("passages", "first_prediction", "first_compressed")),
+        ("nlls", pa.list_(pa.float64())),
+        ("hits", pa.list_(pa.bool_())),
+    ]
+)
+"""NLLs in nats; prediction i is that of token i + 1, counted from `first_prediction`, passage after passage. A smaller cache
+makes the predictions from `first_compressed` on; null where nothing was compressed before the end."""
+MEASUREMENT_SCHEMA: pa.Schema = pa.schema(
+    [
+        *((name, pa.string()) for name in ("study", "model", "arm", "id", "granularity", "metric")),
+        *((name, pa.int64()) for name in ("layer", "head")),
+        ("value", pa.float64()),
+    ]
+)
+"""`layer` and `head` are null for a number of the whole cache; `head` is a query head, or a KV head for metrics in `_kv`."""
+
+_MEASURED = ("attention_loss", "quantizer_error")
+_PLACES = ("context", "queries", "prompt", "chunk")
+
+Trial = Mapping[str, Any]
+
+
+def write(folder: Path, trials: Mapping[str, Iterable[Trial]], names: Collection[str]) -> None:
+    """Write the tables among `names` into `folder`, and remove the others; `trials` maps a study to its trials."""
+    streams = [trial for rows in trials.values() for trial in rows if "nlls" in trial]
+    measured = [row for study in _MEASURED for trial in trials.get(study, ()) for row in measurements(study, trial)]
+    for name, schema, rows in (
+        (STREAMS, STREAM_SCHEMA, [{"study": "online_lm", **trial} for trial in streams]),
+        (MEASUREMENTS, MEASUREMENT_SCHEMA, measured),
+    ):
+        if name in names:
+            _write(folder / name, schema, rows)
+        else:
+            (folder / name).unlink(missing_ok=True)
+
+
+def measurements(study: str, trial: Trial) -> Iterator[dict[str, Any]]:
+    """Yield every number of a trial, with its layer and head."""
+    place = {"study": study, **{key: trial.get(key) for key in ("model", "arm", "id", "granularity")}}
+    for metric, found in trial.items():
+        if metric in _PLACES or isinstance(found, str | bool) or found is None:
+            continue
+        for layer, values in enumerate(found) if isinstance(found, list) else [(None, found)]:
+            for head, value in enumerate(values) if isinstance(values, list) else [(None, values)]:
+                yield place | {"metric": metric, "layer": layer, "head": head, "value": float(value)}
+
+
+def _write(path: Path, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
+    columns = {name: [row.get(name) for row in rows] for name in schema.names}
+    with atomic_path(path) as part:
+        pq.write_table(pa.table(columns, schema=schema), part, compression="zstd")

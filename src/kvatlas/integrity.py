@@ -1,0 +1,55 @@
+"""Is a file of a run still what its job wrote? A checksum kept apart from the file answers.
+
+A truncated or edited cell may still be valid JSON; without this, a seal would take it for the cell itself. A broken
+file is removed and named, so that the same command makes it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from kvatlas.errors import KvatlasError
+from kvatlas.files import checksum, read_json, write_json
+from kvatlas.paths import checksum_record
+
+
+def record(output: Path | str) -> None:
+    """Keep the checksum of a finished output; files outside a run have none."""
+    kept = checksum_record(output)
+    if kept is not None:
+        write_json(kept, _measure(Path(output)))
+
+
+def is_intact(path: Path | str) -> bool:
+    """Say whether a file is what was recorded; True where nothing was, False where the file is gone."""
+    kept = checksum_record(path)
+    if kept is None or not kept.is_file():
+        return True
+    try:
+        return Path(path).is_file() and bool(read_json(kept) == _measure(Path(path)))
+    except KvatlasError:
+        # The record itself is broken; whoever reads the file finds its faults.
+        kept.unlink(missing_ok=True)
+        return True
+
+
+def require(paths: Iterable[Path | str]) -> None:
+    """Remove what is not as it was written, and raise KvatlasError that names it; nothing to do for intact files."""
+    broken = [str(path) for path in paths if not is_intact(path)]
+    if broken:
+        discard(broken)
+
+
+def discard(broken: Iterable[Path | str]) -> None:
+    """Remove broken files of a run, and raise KvatlasError that names them."""
+    names = sorted(map(str, broken))
+    for name in names:
+        Path(name).unlink(missing_ok=True)
+    raise KvatlasError(
+        f"{', '.join(names)}: corrupt, or edited after it was written; it was removed, run the same command again"
+    )
+
+
+def _measure(path: Path) -> dict[str, int | str]:
+    return {"bytes": path.stat().st_size, "checksum": checksum(path)}

@@ -1,0 +1,106 @@
+"""F12: eviction and quantization together against the sum of what each loses alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from kvatlas.reporting import labels
+from kvatlas.reporting.figures.panels import legend_below, note_above, percent_axis
+from kvatlas.reporting.figures.stream_panels import Row, section
+from kvatlas.reporting.style import FAINT, INK, PAGE_WIDTH, SOFT, method_style, styled
+
+TITLE = "Eviction x quantization"
+CAPTION = (
+    "Task accuracy without and with eviction (from left to right), in the model's own precision (solid) and quantized "
+    "(dashed). The cross is where the quantized, evicted arm would be if the two losses added up; the interaction is its "
+    "distance from the arm, instance by instance, with its 95% interval. Parallel lines mean additive losses. A cross under "
+    "0% says that there was less accuracy left to lose than the sum of both losses: such an interaction is a floor effect."
+)
+_METRIC = "accuracy_interaction"
+_COLUMNS = 3
+
+
+def available(results: Mapping[str, Any]) -> bool:
+    """Say whether any arm is evicted and quantized with both of its twins in the run."""
+    return bool(_rows(results))
+
+
+def alt(results: Mapping[str, Any]) -> str:
+    """Describe the figure and its axes."""
+    return (
+        f"Line charts of task accuracy for {len(_rows(results))} pairs of eviction policy and quantizer: full and evicted, "
+        "each unquantized and quantized, with the additive expectation. The numbers are in the interaction table."
+    )
+
+
+@styled
+def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """Draw one chart per arm that is evicted and quantized, up to three side by side."""
+    rows = _rows(results)
+    if not rows:
+        return None
+    arms = {(row["model"], row["arm"]): row for row in section(results, "task_suite", "rows")}
+    columns = min(_COLUMNS, len(rows))
+    lines = math.ceil(len(rows) / columns)
+    figure = Figure(figsize=(PAGE_WIDTH, 2.5 * lines + 0.4), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False, sharey=True)
+    for place in range(lines * columns):
+        axes = grid[place // columns][place % columns]
+        if place >= len(rows):
+            axes.remove()
+            continue
+        _draw_chart(axes, rows[place], arms[rows[place]["model"], rows[place]["arm"]])
+        if place % columns == 0:
+            axes.set_ylabel("Task accuracy")
+    # The axes are shared; an expectation may lie under zero.
+    grid[0][0].set_ylim(min(-0.05, min(map(_expected, rows)) - 0.08), 1.05)
+    handles = [
+        Line2D([], [], color=INK, label="model's own precision"),
+        Line2D([], [], color=INK, linestyle="--", label="quantized"),
+        Line2D([], [], color=SOFT, marker="x", linestyle="none", label="if losses added up"),
+    ]
+    legend_below(figure, handles, columns=3)
+    return figure
+
+
+def _rows(results: Mapping[str, Any]) -> list[Row]:
+    return [row for row in section(results, "task_suite", "contrasts") if row["metric"] == _METRIC]
+
+
+def _expected(row: Row) -> float:
+    means = row["means"]
+    return float(means["evicted"] + means["quantized"] - means["full"])
+
+
+def _draw_chart(axes: Axes, row: Row, arm: Row) -> None:
+    means, look = row["means"], method_style(str(arm["method"]))
+    axes.plot([0, 1], [means["full"], means["evicted"]], color=look.color, marker=look.marker, clip_on=False)
+    axes.plot(
+        [0, 1],
+        [means["quantized"], means["both"]],
+        color=look.color,
+        linestyle="--",
+        marker=look.marker,
+        markerfacecolor="white",
+        clip_on=False,
+        zorder=3,
+    )
+    axes.axhline(0, color=SOFT, linewidth=0.8, zorder=1)
+    axes.plot([1], [_expected(row)], marker="x", color=SOFT, linestyle="none", markersize=7, clip_on=False, zorder=4)
+    percent_axis(axes)
+    axes.set_xlim(-0.25, 1.25)
+    axes.set_xticks([0, 1], ["full", labels.budget_label(str(arm["budget"]))])
+    axes.grid(axis="y", color=FAINT, linewidth=0.5)
+    name = f"{labels.method_label(str(arm['method']))}, {arm['quantizer']}"
+    axes.set_title(name, pad=22, fontsize=8)
+    bounds = labels.interval(row["ci"], scale=100)
+    note_above(
+        axes, f"n = {row['n']} in {row['n_clusters']} instances ({labels.model_label(str(row['model']))})", lift=11
+    )
+    note_above(axes, f"interaction {labels.signed(100 * row['diff'], 1)} points ({bounds})")

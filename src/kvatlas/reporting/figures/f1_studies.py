@@ -1,0 +1,138 @@
+"""F1, all studies: what every arm of every study keeps, against its bytes as a share of the bf16 cache's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from kvatlas.reporting import labels
+from kvatlas.reporting.figures.panels import frontier, legend_below, method_handle, note_above
+from kvatlas.reporting.figures.stream_panels import Row, section
+from kvatlas.reporting.style import FAINT, PAGE_WIDTH, SOFT, method_style, styled
+
+TITLE = "All studies: quality kept against bytes of the bf16 cache"
+CAPTION = (
+    "Every arm of every study that answers prompts: its share of hits minus the full cache's in the same study and mode, "
+    "against the resident bytes over those of the full cache in bf16 (log axis). Colour is the method, the marker's size "
+    "and fill tell the study: needle (filled), passkey (small), task suite (open). The staircase joins the arms that no "
+    "other arm beats in both. Studies differ in prompts and lengths, so points of different studies are not paired."
+)
+_STUDIES = {"needle": "recall", "passkey": "recall", "task_suite": "accuracy"}
+_NAMES = {"needle": "Needle", "passkey": "Passkey", "task_suite": "Task suite"}
+_SIZES = {"needle": 5.5, "passkey": 3.5, "task_suite": 5.5}
+
+
+class Point(NamedTuple):
+    """One arm of one study."""
+
+    study: str
+    row: Row
+    share: float
+    kept: float
+
+
+def points(results: Mapping[str, Any], model: str) -> list[Point]:
+    """Return every arm of a model with its bytes over the bf16 cache's and its hits over the full cache's."""
+    found = []
+    for study, metric in _STUDIES.items():
+        rows = [r for r in section(results, study, "rows") if r["model"] == model and r.get("mode") != "floor"]
+        full = {row["mode"]: row[metric] for row in rows if row["arm"] == "full"}
+        for row in rows:
+            whole, held = row.get("full_bf16_mib"), row.get("resident_bf16_mib")
+            repeat = row["method"] == "full" and row["quantizer"] == "none" and row["arm"] != "full"
+            if whole and held and row["mode"] in full and not repeat:
+                found.append(Point(study, row, held / whole, row[metric] - full[row["mode"]]))
+    return found
+
+
+def _models(results: Mapping[str, Any]) -> list[str]:
+    """Models with two studies or more: with one, this is the study's own figure."""
+    models = {str(row["model"]) for study in _STUDIES for row in section(results, study, "rows")}
+    return sorted(model for model in models if len({point.study for point in points(results, model)}) > 1)
+
+
+def available(results: Mapping[str, Any]) -> bool:
+    """Say whether any model answered the prompts of two studies."""
+    return bool(_models(results))
+
+
+def alt(results: Mapping[str, Any]) -> str:
+    """Describe the figure and its axes."""
+    count = sum(len(points(results, model)) for model in _models(results))
+    return (
+        f"Scatter of {count} arms over all prompt studies: hits minus the full cache's against resident bytes over the bf16 "
+        "cache's, on a log axis. The numbers are in the studies' main tables."
+    )
+
+
+@styled
+def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """Draw one chart per model."""
+    models = _models(results)
+    if not models:
+        return None
+    shown = {model: points(results, model) for model in models}
+    methods = sorted({str(p.row["method"]) for found in shown.values() for p in found}, key=labels.method_key)
+    figure = Figure(figsize=(PAGE_WIDTH, 4.0 * len(models) + 0.06 * len(methods) + 0.5), layout="constrained")
+    grid = figure.subplots(len(models), 1, squeeze=False)
+    for line, model in enumerate(models):
+        _draw_chart(grid[line][0], shown[model])
+        grid[line][0].set_title(labels.model_label(model), pad=13)
+    marks = [
+        Line2D([], [], color=SOFT, marker="o", linestyle="none", markersize=_SIZES[study], label=name)
+        for study, name in _NAMES.items()
+        if any(p.study == study for found in shown.values() for p in found)
+    ]
+    for mark in marks:
+        mark.set_markerfacecolor("white" if mark.get_label() == "Task suite" else SOFT)
+    legend_below(figure, [*(method_handle(method, line=False) for method in methods), *marks], columns=4)
+    return figure
+
+
+def _draw_chart(axes: Axes, found: Sequence[Point]) -> None:
+    staircase = frontier([(point.share, point.kept) for point in found], larger_is_better=True)
+    axes.axhline(0, color=SOFT, linewidth=0.8)
+    axes.axvline(1, color=SOFT, linewidth=0.8)
+    steps = [share for share, _ in staircase]
+    values = [kept for _, kept in staircase]
+    axes.step([*steps, 1.4], [*values, values[-1]], where="post", color=SOFT, linewidth=2.5, alpha=0.45, zorder=1)
+    edge = set(staircase)
+    for point in found:
+        look = method_style(str(point.row["method"]))
+        axes.plot(
+            [point.share],
+            [point.kept],
+            marker=look.marker,
+            color=look.color,
+            markerfacecolor="white" if point.study == "task_suite" else look.face,
+            markersize=_SIZES[point.study],
+            linestyle="none",
+            zorder=3,
+        )
+        if (point.share, point.kept) in edge or point.row["quantizer"] != "none":
+            name = point.row["quantizer"] if point.row["quantizer"] != "none" else str(point.row["budget"])
+            axes.annotate(
+                "full" if name == "none" else name,
+                (point.share, point.kept),
+                xytext=(4, 3),
+                textcoords="offset points",
+                fontsize=5.5,
+                color=look.color,
+            )
+    axes.set_xscale("log", base=2)
+    low, high = min(point.share for point in found), max(point.share for point in found)
+    axes.set_xlim(low * 0.85, high * 1.25)
+    axes.xaxis.set_major_locator(LogLocator(base=2))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}%"))
+    axes.set_xlabel("Resident bytes over the full bf16 cache's (log axis)")
+    axes.set_ylabel("Hits minus the full cache's (points)")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:+.0f}"))
+    axes.grid(axis="y", color=FAINT, linewidth=0.5)
+    counts = labels.spread(sorted({int(point.row["n"]) for point in found}))
+    note_above(axes, f"{len(found)} arms; n = {counts} trials per arm")

@@ -1,0 +1,100 @@
+"""Published against reproduced, and what the corrections move, as tables of the report.
+
+Knows results.json, not how its numbers came about; must not know Markdown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kvatlas.reporting import labels
+from kvatlas.reporting.evidence import VERDICTS, effect_text, judged
+from kvatlas.reporting.tables import Record, Row, Table, build
+
+
+def published(results: Record) -> Table:
+    """Build published against reproduced: every published number that this run's model and grid match."""
+    columns = (
+        "Table",
+        "Row",
+        "Number",
+        "Seeds",
+        "Published",
+        "Reproduced",
+        "Difference",
+        "Our 95% interval",
+        "Published is inside",
+        "n",
+    )
+    rows = []
+    for row in results.get("published") or []:
+        if row.get("status") != "compared":
+            continue
+        inside = {True: "yes", False: "no"}.get(row.get("inside"), labels.DASH)
+        cells = (
+            str(row["table"]),
+            f"{row['label']} ({row['arm']})",
+            str(row["metric"]),
+            str(row.get("subset") or labels.DASH),
+            labels.fixed(row.get("published"), 3),
+            labels.fixed(row.get("reproduced"), 3),
+            labels.signed(row.get("difference"), 3),
+            labels.interval(row.get("ci"), places=3),
+            inside,
+            labels.fixed(row.get("n"), 0),
+        )
+        rows.append(Row(cells))
+    return build(columns, rows, words=(0, 1, 2, 3, 8))
+
+
+def not_reproduced(results: Record) -> Table:
+    """Build the list of published numbers that this run did not cover, counted by table and reason."""
+    rows = (row for row in results.get("published") or [] if row.get("status") != "compared")
+    counts = Counter((str(row["table"]), str(row["reason"])) for row in rows)
+    lines = (Row((table, str(count), reason)) for (table, reason), count in counts.items())
+    return build(("Table", "Numbers", "Status"), lines, words=(0, 2))
+
+
+def corrections(results: Record) -> Table:
+    """Build the table of corrections: each published conclusion beside the same one with a defect mended."""
+    claims = {(claim["id"], claim["model"]): claim for claim in judged(results)}
+    columns = (
+        "Model",
+        "Source",
+        "Published conclusion",
+        "Means say",
+        "Verdict",
+        "What was mended",
+        "Mended conclusion",
+        "Effect",
+        "95% interval",
+        "Verdict, mended",
+        "What the means say",
+    )
+    rows = []
+    for row in results.get("corrections") or []:
+        before, after = (claims.get((row[key], row["model"])) for key in ("published", "corrected"))
+        if before is None or after is None:
+            continue
+        cells = (
+            labels.model_label(str(row["model"])),
+            str(row["source_title"]),
+            str(before["sentence"]),
+            {True: "yes", False: "no"}.get(before["by_means"], labels.DASH),
+            str(before["verdict"]),
+            str(row["change"]),
+            str(after["sentence"]),
+            *effect_text(after),
+            str(after["verdict"]),
+            str(row["outcome"]),
+        )
+        rows.append(Row(cells, row["outcome"] == "not run"))
+    return build(columns, rows, words=(0, 1, 2, 3, 4, 5, 6, 9, 10))
+
+
+def read_by_means(results: Record) -> dict[str, str]:
+    """Count the source studies' claims that hold when means are read as they are, and how the tests judge those."""
+    told = [claim for claim in judged(results) if claim["source"] != "own" and claim.get("by_means") is not None]
+    holding = Counter(str(claim["verdict"]) for claim in told if claim["by_means"])
+    counts = {verdict.replace(" ", "_"): str(holding[verdict]) for verdict in VERDICTS}
+    return {"claims": str(len(told)), "holding": str(holding.total())} | counts

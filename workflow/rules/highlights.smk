@@ -1,0 +1,17 @@
+# What a run with `highlights: true` puts into the README of the repository, which is no output: Snakemake would delete it.
+rule highlights:
+    input:
+        f"{REPORT}/results.json",
+        f"{REPORT}/config.json",
+    output:
+        f"{RESULTS}/highlights.md",
+    log:
+        f"logs/{RUN}/highlights.log",
+    conda:
+        "../../environment.yml"
+    resources:
+        mem_mb=1000,
+    params:
+        code=FLOW.highlights_code(),
+    shell:
+        "kvatlas highlights --code {params.code} --report {REPORT} --output {output} > {log} 2>&1"
