@@ -101,7 +101,7 @@ def _add_job_commands(command: Callable[[str, Handler, str], argparse.ArgumentPa
     figure.add_argument("--trials", type=Path, required=True)
     _job(command("pages", commands.pages, "Write the pages of a report."), spec=False)
     highlights = _job(command("highlights", commands.highlights, "Put a run's highlights into a README."), spec=False)
-    highlights.add_argument("--report", type=Path, required=True, help="the folder of the report")
+    highlights.add_argument("--results", type=Path, required=True, help="results.json of the report")
     highlights.add_argument("--readme", type=Path, default=Path("README.md"), help="default: README.md")
     _job(command("explorer", commands.explorer, "Write the explorer of a report."), spec=False)
 

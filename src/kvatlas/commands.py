@@ -185,7 +185,8 @@ def highlights(args: Namespace) -> None:
     from kvatlas.reporting import highlights as made
 
     _verify(args, codebase.highlights_code())
-    text = made.text(args.report, args.report.as_posix())
+    report = args.results.parent
+    text = made.text(report, report.as_posix())
     made.insert(args.readme, text)
     write_text(args.output, text)
 

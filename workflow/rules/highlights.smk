@@ -1,8 +1,8 @@
 # What a run with `highlights: true` puts into the README of the repository, which is no output: Snakemake would delete it.
 rule highlights:
     input:
-        f"{REPORT}/results.json",
-        f"{REPORT}/config.json",
+        results=f"{REPORT}/results.json",
+        config=f"{REPORT}/config.json",
     output:
         f"{RESULTS}/highlights.md",
     log:
@@ -14,4 +14,4 @@ rule highlights:
     params:
         code=FLOW.highlights_code(),
     shell:
-        "kvatlas highlights --code {params.code} --report {REPORT} --output {output} > {log} 2>&1"
+        "kvatlas highlights --code {params.code} --results {input.results} --output {output} > {log} 2>&1"

@@ -16,18 +16,15 @@ def arms(results: Record) -> list[dict[str, Any]]:
     found: dict[str, list[Record]] = {}
     for cell in results.get("cells") or []:
         found.setdefault(tables.source(cell["study"], cell), []).append(cell)
-    columns = ("Cell", "Rows", "Checksum", "Fingerprint of code")
+    columns = ("Cell", "Trials", "Checksum of its trials (XXH3, 128 bits)")
     return [
         {
             "source": source,
             "name": f"{cells[0]['study'].replace('_', ' ')}, {labels.model_label(cells[0]['model'])}, {cells[0]['arm']}",
             "files": build(
                 columns,
-                [
-                    Row((cell["path"], labels.fixed(cell["rows"], 0), cell["checksum"], cell["fingerprint"]))
-                    for cell in cells
-                ],
-                words=(0, 2, 3),
+                [Row((cell["path"], labels.fixed(cell["trials"], 0), cell["checksum"])) for cell in cells],
+                words=(0, 2),
             ),
         }
         for source, cells in sorted(found.items())
