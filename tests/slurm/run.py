@@ -38,7 +38,7 @@ SNAKEMAKE = (
     "--profile profiles/slurm --jobs 4 --slurm-no-account --slurm-status-command squeue "
     "--slurm-init-seconds-before-status-checks 5 --latency-wait 10"
 )
-COMPARED = ("results.json", "trials.parquet", "samples.md", "README.md")
+COMPARED = ("results.json", "trials.parquet", "samples.md")
 TEMPLATE = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
