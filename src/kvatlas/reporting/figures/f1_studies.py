@@ -50,6 +50,24 @@ def points(results: Mapping[str, Any], model: str) -> list[Point]:
     return found
 
 
+def neighbours(found: Sequence[Point]) -> list[list[Point]]:
+    """Group points of one method that lie so close together that their names would run into each other."""
+    groups: list[list[Point]] = []
+    for point in sorted(found, key=lambda p: (labels.method_key(str(p.row["method"])), p.share, -p.kept)):
+        last = groups[-1][-1] if groups else None
+        near = last is not None and point.share < 1.1 * last.share and abs(point.kept - last.kept) < 0.05
+        if near and last is not None and last.row["method"] == point.row["method"]:
+            groups[-1].append(point)
+        else:
+            groups.append([point])
+    return groups
+
+
+def _short_name(point: Point) -> str:
+    quantizer, budget = str(point.row["quantizer"]), str(point.row["budget"])
+    return quantizer if quantizer != "none" else "full" if budget == "none" else budget
+
+
 def _models(results: Mapping[str, Any]) -> list[str]:
     """Models with two studies or more: with one, this is the study's own figure."""
     models = {str(row["model"]) for study in _STUDIES for row in section(results, study, "rows")}
@@ -114,16 +132,17 @@ def _draw_chart(axes: Axes, found: Sequence[Point]) -> None:
             linestyle="none",
             zorder=3,
         )
-        if (point.share, point.kept) in edge or point.row["quantizer"] != "none":
-            name = point.row["quantizer"] if point.row["quantizer"] != "none" else str(point.row["budget"])
-            axes.annotate(
-                "full" if name == "none" else name,
-                (point.share, point.kept),
-                xytext=(4, 3),
-                textcoords="offset points",
-                fontsize=5.5,
-                color=look.color,
-            )
+    named = [p for p in found if (p.share, p.kept) in edge or p.row["quantizer"] != "none"]
+    for group in neighbours(named):
+        first = group[0]
+        axes.annotate(
+            ", ".join(dict.fromkeys(_short_name(point) for point in group)),
+            (first.share, max(point.kept for point in group)),
+            xytext=(4, 6),
+            textcoords="offset points",
+            fontsize=5.5,
+            color=method_style(str(first.row["method"])).color,
+        )
     axes.set_xscale("log", base=2)
     low, high = min(point.share for point in found), max(point.share for point in found)
     axes.set_xlim(low * 0.85, high * 1.25)
