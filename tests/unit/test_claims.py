@@ -309,3 +309,20 @@ def test_a_missing_broken_or_repeating_file_is_one_clear_line(tmp_path: Path) ->
 def test_verdict_words_are_those_of_the_report() -> None:
     words = (verdicts.SUPPORTED, verdicts.CONTRADICTED, verdicts.NOT_RESOLVED, verdicts.NOT_RUN)
     assert words == ("supported", "contradicted", "not resolved", "not run")
+
+
+@pytest.mark.parametrize(("needle", "overall", "verdict"), [(False, True, "not resolved"), (True, False, "supported")])
+def test_a_level_of_one_family_of_tasks_is_held_to_that_family_s_gate(
+    needle: bool, overall: bool, verdict: str
+) -> None:
+    claim = next(claim for claim in CLAIMS if claim.id == "suite-int2-recalls-no-needles")
+    arm = {
+        "model": "m",
+        "arm": "full-int2",
+        "accuracy_needle": 0.0,
+        "accuracy_needle_ci": [0.0, 0.02],
+        "n_clusters": 30,
+    }
+    gates = {"gate_passed": overall, "family_gates_passed": {"needle": needle}}
+    (row,) = claims.evaluate([claim], {"studies": {"task_suite": {"rows": [arm | gates], "contrasts": []}}})
+    assert row["verdict"] == verdict

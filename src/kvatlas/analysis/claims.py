@@ -125,7 +125,7 @@ def _judge(claim: Claim, model: str | None, section: Mapping[str, Any] | None, a
     lost = [_name(pair) for pair, row in found if row is None or (on_rows and row.get(claim.metric) is None)]
     if lost:
         return _Judged(claim, model, missing=f"not in this run: {', '.join(lost)}")
-    gated = any(row is not None and row.get("gate_passed") is False for _, row in found)
+    gated = any(row is not None and not _past_gate(row, claim.metric) for _, row in found)
     judged_by_hits = (
         claim.metric in RECALL_METRICS
         or claim.metric.startswith("accuracy_")
@@ -134,6 +134,12 @@ def _judge(claim: Claim, model: str | None, section: Mapping[str, Any] | None, a
     gate = "the task is not past its gate" if gated and judged_by_hits else ""
     parts = tuple(_part(claim, pair, row, alpha) for pair, row in found if row is not None)
     return _Judged(claim, model, parts, gate=gate)
+
+
+def _past_gate(row: Row, metric: str) -> bool:
+    """Whether the row's task is one that the full cache masters; a family of tasks has a gate of its own."""
+    families: Mapping[str, bool] = row.get("family_gates_passed", {})
+    return families.get(metric.removeprefix("accuracy_"), row.get("gate_passed")) is not False
 
 
 def _contrast_table(section: Mapping[str, Any], claim: Claim, model: str) -> dict[Any, Row]:

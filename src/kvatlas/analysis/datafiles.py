@@ -23,8 +23,8 @@ STREAM_SCHEMA: pa.Schema = pa.schema(
             (name, pa.string())
             for name in ("study", "model", "arm", "method", "policy", "budget", "quantizer", "setting")
         ),
-        *((name, pa.string()) for name in ("id", "protocol")),
-        *((name, pa.int64()) for name in ("passages", "first_prediction", "first_compressed")),
+        *((name, pa.string()) for name in ("id", "protocol", "text")),
+        *((name, pa.int64()) for name in ("tokens", "block", "passages", "first_prediction", "first_compressed")),
         ("nlls", pa.list_(pa.float64())),
         ("hits", pa.list_(pa.bool_())),
     ]

@@ -55,7 +55,11 @@ def aggregate(trials: Sequence[Trial], options: Mapping[str, Any] | None = None)
         _check(model, arms)
         gates = _gates(model, arms[FULL], [t for t in mine if t["mode"] == FLOOR])
         passed = {gate["family"]: gate["passed"] for gate in gates}
-        rows = [_row(model, arm, members, passages) | {"gate_passed": passed["all"]} for arm, members in arms.items()]
+        gate = {
+            "gate_passed": passed["all"],
+            "family_gates_passed": {name: passed[name] for name in FAMILIES if name in passed},
+        }
+        rows = [_row(model, arm, members, passages) | gate for arm, members in arms.items()]
         contrasts = contrast_rows(model, arms, passages, passed, (options or {}).get("pairs", ()))
         section["rows"] += rows
         section["families"] += [row for arm, members in arms.items() for row in _families(model, arm, members, passed)]
