@@ -25,7 +25,9 @@ def background_run(checkout: Checkout, *targets: str, seconds_per_cell: float = 
 
     What it prints is in `run.log` of the checkout.
     """
-    command = [sys.executable, "-m", "snakemake", *targets, "--cores", "2", "--configfile", checkout.configfile]
+    # Jobs in the background of a shell ignore interrupts, and so would all that they start.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "snakemake", *targets]
+    command += ["--cores", "2", "--configfile", checkout.configfile]
     environment = checkout.environment() | {"TOY_SECONDS": str(seconds_per_cell)}
     with (checkout.root / "run.log").open("w") as log:
         process = subprocess.Popen(
