@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvatlas.cells import PREFILL, PROMPTS, Cell
-from kvatlas.memory import UNKNOWN_SHAPE, weights
+from kvatlas.memory import weights
 from kvatlas.workflow import Workflow
 
 # A data-centre GPU that is kept busy by one process: sustained arithmetic in bf16, memory, and the time that Python and
@@ -57,11 +57,10 @@ def effort(workflow: Workflow, cell: Cell) -> Effort:
 def gpu_hours(workflow: Workflow) -> float:
     """Return the hours that all cells that run a model take, one after the other."""
     cells = [cell for cell in workflow.grid.cells.values() if cell.kind != PROMPTS]
-    shapes = {cell.model: workflow.models[cell.model].get("shape", UNKNOWN_SHAPE) for cell in cells}
-    return sum(effort(workflow, cell).seconds(shapes[cell.model]) for cell in cells) / 3600
+    return sum(effort(workflow, cell).seconds(workflow.shape(cell.model)) for cell in cells) / 3600
 
 
 def model_bytes(workflow: Workflow) -> int:
     """Return the bytes of the fetched weights, taken as 16-bit numbers."""
     names = {cell.model for cell in workflow.grid.cells.values()}
-    return sum(2 * weights(workflow.models[name].get("shape", UNKNOWN_SHAPE)) for name in names)
+    return sum(2 * weights(workflow.shape(name)) for name in names)

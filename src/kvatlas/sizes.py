@@ -50,11 +50,15 @@ class Sizes:
         """An estimate of a cell's memory in MB."""
         return self._footprint(cell).of(self.split(cell).get("rows", self._batch(cell)))
 
+    def shape(self, model: str) -> dict[str, int]:
+        """The shape of a model as its catalog entry tells it; the smallest one where it tells none."""
+        shape: dict[str, int] = self.models[model].get("shape", UNKNOWN_SHAPE)
+        return shape
+
     def _footprint(self, cell: Cell) -> Footprint:
-        shape = self.models[cell.model].get("shape", UNKNOWN_SHAPE)
         # A suite's answers are decoded token by token; recall scores whole answers at once.
         new_tokens = cell.spec.get("new_tokens", 1) if cell.kind == RECALL else 1
-        return footprint(shape, self.bytes_per_number(), self.context_of(cell), new_tokens)
+        return footprint(self.shape(cell.model), self.bytes_per_number(), self.context_of(cell), new_tokens)
 
     def _batch(self, cell: Cell) -> int:
         """How many prompts the cell holds at once unless it is split."""
@@ -66,8 +70,7 @@ class Sizes:
 
     def kv_bytes(self, model: str) -> int:
         """Bytes of the keys and values of one token."""
-        shape = self.models[model].get("shape", UNKNOWN_SHAPE)
-        return token_bytes(shape, self.bytes_per_number())
+        return token_bytes(self.shape(model), self.bytes_per_number())
 
     def prompts_of(self, cell: Cell) -> int:
         """How many prompts the cell runs."""

@@ -33,7 +33,7 @@ def text(report_dir: Path, link: str) -> str:
         words=(0, 1),
     )
     shown = [
-        {"name": name, "alt": module.alt(results) if hasattr(module, "alt") else module.TITLE, "title": module.TITLE}
+        {"name": name, "alt": module.alt(results)}
         for name in FIGURES
         if (module := figures.load(name)).available(results)
     ]
