@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kvatlas import commands, single
+from kvatlas import commands, single, warm
 from kvatlas.config import DEFAULT_FILE
 from kvatlas.errors import KvatlasError
 
@@ -29,7 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry() -> None:
     """Run the command of this process, and leave without tearing torch down: that takes up to a second per cell."""
-    code = main()
+    code = warm.run(sys.argv[1:])
+    if code is None:
+        code = main()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

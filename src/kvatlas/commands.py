@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import shutil
+import sys
 import webbrowser
 from argparse import Namespace
 from collections.abc import Mapping
@@ -42,6 +43,9 @@ def cell(args: Namespace) -> None:
     spec = json.loads(args.spec)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(args.threads)
+    if "torch" in sys.modules:
+        # A warm start has read these variables already.
+        sys.modules["torch"].set_num_threads(args.threads)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Models are local folders by now; without this a tokenizer may still ask the network about its name.
     os.environ["HF_HUB_OFFLINE"] = "1"

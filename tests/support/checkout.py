@@ -19,6 +19,8 @@ from typing import Any
 
 import yaml
 
+from kvatlas import warm
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 COPIED = ("Snakefile", "workflow", "profiles", "config", "src", "environment.yml")
 
@@ -160,14 +162,21 @@ TOY: dict[str, Any] = {
 
 @dataclass
 class Checkout:
-    """A copied repository and how to run commands in it."""
+    """A copied repository and how to run commands in it.
+
+    Args:
+        warm: cells are forks of a process that has imported torch; stand-ins need none.
+    """
 
     root: Path
     configfile: str = "config/toy.yaml"
+    warm: bool = False
 
     def environment(self) -> dict[str, str]:
         """The environment of every command; the copy's own sources come first."""
-        return os.environ | {"PYTHONPATH": str(self.root / "src"), "OMP_NUM_THREADS": "1"}
+        inherited = {name: value for name, value in os.environ.items() if name != warm.VARIABLE}
+        start = {} if self.warm else {warm.VARIABLE: "off"}
+        return inherited | start | {"PYTHONPATH": str(self.root / "src"), "OMP_NUM_THREADS": "1"}
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a Python module of the checkout."""
@@ -258,6 +267,7 @@ def make_real_run(root: Path, configfile: str = "config/smoke.yaml") -> Checkout
     shutil.rmtree(root / "resources")
     shutil.copytree(fetched, root / "resources", copy_function=os.link)
     checkout.configfile = configfile
+    checkout.warm = True
     return checkout
 
 

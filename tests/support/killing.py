@@ -50,14 +50,14 @@ def processes(checkout: Checkout) -> list[int]:
     """The ids of all live processes that run in the checkout."""
     found = []
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and _folder_of(entry) == str(checkout.root.resolve()) and _words(entry):
+        if entry.name.isdigit() and _folder_of(entry) == str(checkout.root.resolve()) and words(entry):
             found.append(int(entry.name))
     return sorted(found)
 
 
 def cells(checkout: Checkout) -> list[int]:
     """The processes that run a cell: `kvatlas cell`, not the shell around it."""
-    return [pid for pid in processes(checkout) if _is_cell(_words(Path(f"/proc/{pid}")))]
+    return [pid for pid in processes(checkout) if _is_cell(words(Path(f"/proc/{pid}")))]
 
 
 def wait_for(what: Callable[[], list[int]], process: subprocess.Popen[str]) -> list[int]:
@@ -94,8 +94,8 @@ def is_locked(checkout: Checkout) -> bool:
     return any((checkout.root / ".snakemake/locks").glob("*"))
 
 
-def _is_cell(words: list[str]) -> bool:
-    return "cell" in words[1:3] and any(word.endswith("kvatlas") for word in words[:2])
+def _is_cell(command: list[str]) -> bool:
+    return "cell" in command[1:3] and any(word.endswith("kvatlas") for word in command[:2])
 
 
 def _folder_of(entry: Path) -> str | None:
@@ -105,7 +105,7 @@ def _folder_of(entry: Path) -> str | None:
         return None
 
 
-def _words(entry: Path) -> list[str]:
+def words(entry: Path) -> list[str]:
     """The command line; empty for a process that has ended and waits for its parent."""
     try:
         return (entry / "cmdline").read_text().split("\0")[:-1]

@@ -26,8 +26,6 @@ rule embed:
         f"{RESULTS}/embeddings/{{model}}.jsonl",
     log:
         f"logs/{RUN}/embed/{{model}}.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/embed/{{model}}.tsv"
     conda:
         "../../environment.yml"
     threads: FLOW.threads

@@ -5,8 +5,6 @@ rule attention_loss:
         f"{RESULTS}/cells/{{study}}/{{model}}/{{arm}}/{{group}}.jsonl",
     log:
         f"logs/{RUN}/attention_loss/{{study}}/{{model}}/{{arm}}/{{group}}.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/attention_loss/{{study}}/{{model}}/{{arm}}/{{group}}.tsv"
     wildcard_constraints:
         study="attention_loss",
     priority: 0

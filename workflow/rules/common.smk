@@ -2,6 +2,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from kvatlas import warm
 from kvatlas.workflow import Workflow
 
 FLOW = Workflow.open(config, workflow.configfiles, workflow.basedir)
@@ -37,3 +38,9 @@ wildcard_constraints:
     arm=r"[a-z0-9_.-]+",
     group=r"[a-z]+(-[a-z]+)?-\d+-\d+",
     figure=r"f\d+_[a-z0-9_]+",
+
+
+# Cells of a local run without a GPU are forks of one process that has imported torch.
+onstart:
+    if workflow.is_main_process and workflow.local_exec and not FLOW.gpus():
+        warm.start()

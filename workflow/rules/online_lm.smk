@@ -5,8 +5,6 @@ rule online_lm:
         f"{RESULTS}/cells/{{study}}/{{model}}/{{arm}}/{{group}}.jsonl",
     log:
         f"logs/{RUN}/online_lm/{{study}}/{{model}}/{{arm}}/{{group}}.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/online_lm/{{study}}/{{model}}/{{arm}}/{{group}}.tsv"
     wildcard_constraints:
         study="online_lm",
     priority: 0

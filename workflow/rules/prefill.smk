@@ -5,8 +5,6 @@ rule prefill:
         f"{RESULTS}/prefill/{{study}}/{{model}}/{{group}}.json",
     log:
         f"logs/{RUN}/prefill/{{study}}/{{model}}/{{group}}.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/prefill/{{study}}/{{model}}/{{group}}.tsv"
     wildcard_constraints:
         study="needle|passkey",
     priority: 0

@@ -5,8 +5,6 @@ rule quantizer_error:
         f"{RESULTS}/cells/{{study}}/{{model}}/{{arm}}/{{group}}.jsonl",
     log:
         f"logs/{RUN}/quantizer_error/{{study}}/{{model}}/{{arm}}/{{group}}.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/quantizer_error/{{study}}/{{model}}/{{arm}}/{{group}}.tsv"
     wildcard_constraints:
         study="quantizer_error",
     priority: 0

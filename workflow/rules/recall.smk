@@ -6,8 +6,6 @@ rule recall:
         f"{RESULTS}/cells/{{study}}/{{model}}/{{arm}}/{{group}}.jsonl",
     log:
         f"logs/{RUN}/recall/{{study}}/{{model}}/{{arm}}/{{group}}.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/recall/{{study}}/{{model}}/{{arm}}/{{group}}.tsv"
     wildcard_constraints:
         study="needle|passkey",
     priority: 10

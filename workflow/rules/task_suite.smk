@@ -5,8 +5,6 @@ rule task_suite:
         f"{RESULTS}/cells/{{study}}/{{model}}/{{arm}}/{{group}}.jsonl",
     log:
         f"logs/{RUN}/task_suite/{{study}}/{{model}}/{{arm}}/{{group}}.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/task_suite/{{study}}/{{model}}/{{arm}}/{{group}}.tsv"
     wildcard_constraints:
         study="task_suite",
     priority: 0
