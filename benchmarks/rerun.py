@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="the wall seconds that it took")
     args = parser.parse_args()
     if args.finished:
-        checkout = Checkout(args.finished.resolve(), configfile=args.configfile)
+        checkout = Checkout(args.finished.resolve(), configfile=args.configfile, warm=True)
         whole = {"wall_seconds": args.seconds}
     else:
         root = Path(tempfile.mkdtemp(prefix="rerun-")) / "repo"

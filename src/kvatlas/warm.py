@@ -95,9 +95,10 @@ def serve(path: Path) -> None:
             while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
                 connection, _ = listener.accept()
                 # At the first cell: a run of tables and pages alone needs no torch.
-                _preload()
+                preload()
                 if os.fork() == 0:
                     try:
+                        listener.close()
                         _run_cell(connection)
                     finally:
                         os._exit(1)
@@ -107,9 +108,9 @@ def serve(path: Path) -> None:
             path.parent.rmdir()
 
 
-def _preload() -> None:
+def preload() -> None:
+    """Import the packages that cells need; a version without one of the modules costs time and nothing else."""
     for name in PRELOADED:
-        # A version of a package without the module costs time and nothing else.
         with suppress(ImportError):
             importlib.import_module(name)
 
@@ -147,8 +148,10 @@ def _run_cell(connection: socket.socket) -> None:
 
 def _end_with(connection: socket.socket) -> None:
     """End this process when its client does, as if it had been killed itself."""
-    connection.recv(1)
-    os._exit(KILLED)
+    try:
+        connection.recv(1)
+    finally:
+        os._exit(KILLED)
 
 
 if __name__ == "__main__":

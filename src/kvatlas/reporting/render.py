@@ -138,21 +138,28 @@ def _needle(results: Record, timings: Record, resolved: Record) -> dict[str, Any
         }
         for model, mode in tables.groups(results, "needle")
     ]
+    grid = _grid(results, study)
     return {
         "groups": groups,
-        "grid": _grid(study),
+        "grid": grid,
+        "uneven": any(" " in row["n"] for row in grid),
         "settings": {key: settings[key] for key in ("n_sinks", "n_recent", "new_tokens") if key in settings},
         "statements": evidence.statements(results, "needle"),
     }
 
 
-def _grid(study: Record) -> list[dict[str, str]]:
+def _grid(results: Record, study: Record) -> list[dict[str, str]]:
     """Tell, for each model and mode, what was crossed with what and how much of it there is."""
     modes = list(labels.MODE_LABELS)
     rows = sorted(
         (study.get("grid") or {}).get("rows") or [],
         key=lambda r: (r["model"], modes.index(r["mode"]) if r["mode"] in modes else len(modes), r["mode"]),
     )
+    arms = {key: tables.arms_of(results, "needle", *key) for key in {(row["model"], row["mode"]) for row in rows}}
+
+    def counts(row: Record, name: str) -> str:
+        return labels.spread([int(arm[name]) for arm in arms[row["model"], row["mode"]]])
+
     return [
         {
             "name": f"{labels.model_label(str(row['model']))}, {labels.mode_label(str(row['mode']))}",
@@ -161,8 +168,8 @@ def _grid(study: Record) -> list[dict[str, str]]:
             "depths": ", ".join(f"{depth:g}%" for depth in row["depths"]),
             "haystacks": ", ".join(row["haystacks"]),
             "arms": str(len(row["arms"])),
-            "n": str(row["n"]),
-            "clusters": str(row["n_clusters"]),
+            "n": counts(row, "n"),
+            "clusters": counts(row, "n_clusters"),
         }
         for row in rows
         if row["mode"] != "floor"
