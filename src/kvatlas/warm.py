@@ -78,8 +78,10 @@ def run(argv: Sequence[str]) -> int | None:
             stream.write(json.dumps(order) + "\n")
             stream.flush()
             answer = stream.readline()
-    # A cell that was killed, by the system when memory ran out for one, says nothing.
-    return int(answer) if answer else KILLED
+    if not answer:
+        print("kvatlas: error: the cell was killed, by the system if memory ran out", file=sys.stderr)
+        return KILLED
+    return int(answer)
 
 
 def serve(path: Path) -> None:

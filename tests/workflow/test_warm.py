@@ -82,6 +82,16 @@ def test_a_killed_cell_and_a_killed_workflow_leave_nothing_running(tmp_path: Pat
         _until(lambda: not killing.processes(checkout))
 
 
+def test_a_cell_that_the_system_kills_says_so(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "repo")
+    checkout.warm = True
+    with killing.background_run(checkout, seconds_per_cell=600.0) as process:
+        forks = killing.wait_for(lambda: _sleeping(checkout), process)
+        log = Path(os.readlink(f"/proc/{forks[0]}/fd/1"))
+        killing.kill(forks[:1])
+        _until(lambda: "the cell was killed" in log.read_text())
+
+
 def test_an_interrupt_reaches_the_cells(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "repo")
     checkout.warm = True
