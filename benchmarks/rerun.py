@@ -18,7 +18,6 @@ from tests.support.checkout import Checkout, make_real_run
 from tests.support.tiny_run import make_tiny_run
 
 POLICY = "src/kvatlas/compression/policies/{policy}.py"
-SHARES = {"wall": "wall_seconds", "cpu": "cpu_seconds"}
 EDITS = {
     "nothing": (None, ""),
     "a comment in the cache": ("src/kvatlas/lm/cache.py", "\n# A comment.\n"),
@@ -52,10 +51,8 @@ def main() -> None:
             if path is not None:
                 checkout.append(path.format(policy=args.policy), text)
             found = run(checkout)
-            shares = {
-                f"share_of_{kind}": round(found[key] / whole[key], 3) for kind, key in SHARES.items() if key in whole
-            }
-            rows.append({"edit": name} | found | shares)
+            share = round(found["wall_seconds"] / whole["wall_seconds"], 3)
+            rows.append({"edit": name} | found | {"share_of_wall": share})
     finally:
         for path, data in before.items():
             path.write_bytes(data)
@@ -63,10 +60,10 @@ def main() -> None:
 
 
 def run(checkout: Checkout) -> dict[str, Any]:
-    """Run the workflow, and count the jobs that it had."""
+    """Run the workflow, and count the jobs that it had; CPU time and memory of forked cells cannot be seen from here."""
     command = [sys.executable, "-m", "snakemake", "--cores", "2", "--configfile", checkout.configfile]
     found = measured(command, cwd=checkout.root, env=checkout.environment())
-    return {"jobs": found.pop("text").count("Finished jobid: ")} | found
+    return {"jobs": found["text"].count("Finished jobid: "), "wall_seconds": found["wall_seconds"]}
 
 
 if __name__ == "__main__":
