@@ -67,6 +67,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     make_run = {"smoke": make_real_run, "tiny": make_tiny_run}[sys.argv[1] if len(sys.argv) > 1 else "smoke"]
     checkout = make_run(folder / "repo")
+    checkout.timeout = 3600.0
     local = timed("local", checkout.snakemake)
     expected = results(checkout)
     forget(checkout)

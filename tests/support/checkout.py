@@ -166,11 +166,13 @@ class Checkout:
 
     Args:
         warm: cells are forks of a process that has imported torch; stand-ins need none.
+        timeout: seconds that a command may take.
     """
 
     root: Path
     configfile: str = "config/toy.yaml"
     warm: bool = False
+    timeout: float = 600.0
 
     def environment(self) -> dict[str, str]:
         """The environment of every command; the copy's own sources come first."""
@@ -187,7 +189,7 @@ class Checkout:
             text=True,
             capture_output=True,
             check=False,
-            timeout=600,
+            timeout=self.timeout,
         )
         if check and done.returncode:
             raise AssertionError(f"{arguments}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
