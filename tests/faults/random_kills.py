@@ -58,8 +58,8 @@ class Campaign:
         forget(self.checkout)
         while sum(self.kills.values()) < n_kills:
             manner = self.random.choice(MANNERS)
-            # A third of a run at most: work adds up over the kills, so that late moments are met as well.
-            moment = self.random.uniform(0.03, 0.33) * self.duration
+            # A fifth of a run at most: work adds up over the kills, so that late moments are met as well.
+            moment = self.random.uniform(0.03, 0.2) * self.duration
             if self._killed(manner, moment):
                 self.kills[manner] += 1
                 say(kill=sum(self.kills.values()), manner=manner, after=round(moment, 1))
