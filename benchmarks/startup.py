@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from benchmarks.common import python, save
@@ -58,6 +59,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path("resources/models/smollm2-135m"))
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
+    # As a cell has by default.
+    os.environ["OMP_NUM_THREADS"] = "1"
     rows = []
     for _ in range(args.repeats):
         for manner, code in MANNERS.items():
