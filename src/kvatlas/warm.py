@@ -51,9 +51,8 @@ def start() -> subprocess.Popen[bytes] | None:
     calm = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-P", "-m", "kvatlas.warm", str(path)]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | calm)
-    assert server.stdout is not None
     # It says a line when it listens.
-    if server.stdout.readline():
+    if server.stdout is not None and server.stdout.readline():
         os.environ[VARIABLE] = f"{sys.prefix}:{path}"
     _STARTED.append(server)
     return server

@@ -127,6 +127,7 @@ def _needle(results: Record, timings: Record, resolved: Record) -> dict[str, Any
     if not study:
         return None
     settings = (resolved.get("studies") or {}).get("needle") or {}
+    keys = tables.groups(results, "needle")
     groups = [
         {
             "name": f"{labels.model_label(model)}, {labels.mode_label(mode)}",
@@ -136,13 +137,13 @@ def _needle(results: Record, timings: Record, resolved: Record) -> dict[str, Any
             "retention": tables.retention(results, "needle", model, mode),
             "ranges": tables.ranges(results, "needle", model, mode),
         }
-        for model, mode in tables.groups(results, "needle")
+        for model, mode in keys
     ]
-    grid = _grid(results, study)
+    sizes = {key: [int(arm["n"]) for arm in tables.arms_of(results, "needle", *key)] for key in keys}
     return {
         "groups": groups,
-        "grid": grid,
-        "uneven": any(" " in row["n"] for row in grid),
+        "grid": _grid(results, study),
+        "uneven": any(len(set(counts)) > 1 for counts in sizes.values()),
         "settings": {key: settings[key] for key in ("n_sinks", "n_recent", "new_tokens") if key in settings},
         "statements": evidence.statements(results, "needle"),
     }
