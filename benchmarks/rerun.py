@@ -23,7 +23,7 @@ EDITS = {
     "a comment in the cache": ("src/kvatlas/lm/cache.py", "\n# A comment.\n"),
     "a template": ("src/kvatlas/reporting/templates/samples.md.j2", "\nAdded.\n"),
     "one figure": ("src/kvatlas/reporting/figures/f1_pareto.py", "\nADDED = 1\n"),
-    "the analysis": ("src/kvatlas/analysis/needle.py", "\nADDED = 1\n"),
+    "the analysis": ("src/kvatlas/analysis/studies/needle.py", "\nADDED = 1\n"),
     "one policy": (POLICY, "\nADDED = 1\n"),
 }
 

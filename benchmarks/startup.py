@@ -13,7 +13,7 @@ import json, sys, time
 from pathlib import Path
 t = [time.process_time()]
 started = time.perf_counter()
-import kvatlas.commands
+import kvatlas.cli.commands
 t.append(time.process_time())
 import torch
 t.append(time.process_time())

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.places import ROOT
+
 # Before anything imports numpy, torch or huggingface_hub, which read these once.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
 
-ROOT = Path(__file__).resolve().parents[1]
 EMBEDDED_MODEL = "smollm2-135m"
 
 

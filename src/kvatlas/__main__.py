@@ -2,6 +2,6 @@
 
 import sys
 
-from kvatlas.cli import main
+from kvatlas.cli.main import main
 
 sys.exit(main())

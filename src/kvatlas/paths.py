@@ -1,15 +1,29 @@
 """Where the files of a run lie. Every path is made here and nowhere else.
 
-Knows no configuration; it is apart from `kvatlas.cells` so that experiments can use it without depending on the grid.
+Knows no configuration; it is apart from `kvatlas.grid.cells` so that experiments can use it without depending on the grid.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
+
+PACKAGE_FOLDER = Path(__file__).resolve().parent
+"""This package's own files: sources, templates, schemas."""
+SOURCE_ROOT = PACKAGE_FOLDER.parent
+MODELS_FILE, TEXTS_FILE, CLAIMS_FILE = "config/models.yaml", "config/texts.yaml", "config/claims.yaml"
+PUBLISHED_FOLDER = "config/published"
 
 # Tables of a report that not every run has.
 STREAMS, MEASUREMENTS = "streams.parquet", "measurements.parquet"
+
+
+@cache
+def module_file(module: str, root: Path = SOURCE_ROOT) -> Path | None:
+    """Return the file of a module of this package, or None when there is no such module."""
+    stem = root.joinpath(*module.split("."))
+    return next((path for path in (stem / "__init__.py", stem.with_suffix(".py")) if path.is_file()), None)
 
 
 def model_file(model: str) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from kvatlas.analysis import online_lm
+from kvatlas.analysis.studies import online_lm
 from kvatlas.analysis.trials import write_parquet
 from kvatlas.reporting.escape import visible
-from kvatlas.reporting.explorer import write_explorer
+from kvatlas.reporting.explorer.document import write_explorer
 from tests.support import streams, synthetic
 from tests.support.chromium import MISSING, chromium, console, programs, screen
 

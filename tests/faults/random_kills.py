@@ -20,11 +20,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.support import killing  # noqa: E402
-from tests.support.checkout import Checkout, forget, make_checkout, make_real_run  # noqa: E402
+from tests.support import killing
+from tests.support.checkout import Checkout, forget, make_checkout, make_real_run
 
 MANNERS = ("cell", "snakemake", "everything", "interrupt")
 COMPARED = ("results.json", "trials.parquet")

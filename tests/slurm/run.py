@@ -26,11 +26,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.support.checkout import Checkout, forget, make_real_run  # noqa: E402
-from tests.support.tiny_run import make_tiny_run  # noqa: E402
+from tests.support.checkout import Checkout, forget, make_real_run
+from tests.support.places import ROOT
+from tests.support.tiny_run import make_tiny_run
 
 CONFIG = Path("/etc/slurm/slurm.conf")
 MUNGE_FOLDERS = ("/run/munge", "/var/log/munge", "/var/lib/munge", "/etc/munge")

@@ -19,9 +19,9 @@ from typing import Any
 
 import yaml
 
-from kvatlas import warm
+from kvatlas.pipeline import fork_server
+from tests.support.places import ROOT
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 COPIED = ("Snakefile", "workflow", "profiles", "config", "src", "environment.yml")
 
 PROMPT_FILES = '''
@@ -176,8 +176,8 @@ class Checkout:
 
     def environment(self) -> dict[str, str]:
         """The environment of every command; the copy's own sources come first."""
-        inherited = {name: value for name, value in os.environ.items() if name != warm.VARIABLE}
-        start = {} if self.warm else {warm.VARIABLE: "off"}
+        inherited = {name: value for name, value in os.environ.items() if name != fork_server.VARIABLE}
+        start = {} if self.warm else {fork_server.VARIABLE: "off"}
         return inherited | start | {"PYTHONPATH": str(self.root / "src"), "OMP_NUM_THREADS": "1"}
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -235,15 +235,15 @@ def make_checkout(root: Path, *, stand_ins: bool = True) -> Checkout:
     """Copy the repository to `root`; models count as fetched."""
     root.mkdir(parents=True, exist_ok=True)
     for name in COPIED:
-        source = REPOSITORY / name
+        source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         else:
             shutil.copy(source, root / name)
     if stand_ins:
         experiments = root / "src/kvatlas/experiments"
-        (root / "src/kvatlas/prompt_files.py").write_text(PROMPT_FILES.lstrip())
-        (root / "src/kvatlas/analysis/online_lm.py").write_text(ONLINE_TABLE.lstrip())
+        (root / "src/kvatlas/experiments/prompts.py").write_text(PROMPT_FILES.lstrip())
+        (root / "src/kvatlas/analysis/studies/online_lm.py").write_text(ONLINE_TABLE.lstrip())
         for name, text in (("prefill", PREFILL), ("recall", RECALL), ("embed", EMBED), ("online_lm", ONLINE_LM)):
             (experiments / f"{name}.py").write_text(text.lstrip())
     for model in ("smollm2-135m", "all-minilm-l6-v2"):
@@ -264,7 +264,7 @@ def make_real_run(root: Path, configfile: str = "config/smoke.yaml") -> Checkout
     Raises AssertionError where they are not fetched yet.
     """
     checkout = make_checkout(root, stand_ins=False)
-    fetched = REPOSITORY / "resources"
+    fetched = ROOT / "resources"
     assert fetched.is_dir(), "no models here yet: run snakemake --cores all --configfile config/smoke.yaml first"
     shutil.rmtree(root / "resources")
     shutil.copytree(fetched, root / "resources", copy_function=os.link)

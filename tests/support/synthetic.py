@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.places import CLAIMS_FILE
+
 VALUES_PER_TOKEN = 11_520  # keys and values of one token, as in a 30-layer model with 3 KV heads of 64
 FULL_STRENGTH = 2.4
 
@@ -221,18 +223,19 @@ def _write_lines(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 def results_json(
     trials: Sequence[dict[str, Any]],
     *,
-    claims_file: Path | str = "config/claims.yaml",
+    claims_file: Path | str = CLAIMS_FILE,
     published: Path | str = "config/published",
 ) -> dict[str, Any]:
     """Make the whole results.json of a run whose only study is that of `trials`."""
-    from kvatlas.analysis import claims, needle
-    from kvatlas.analysis import published as published_module
+    from kvatlas.analysis.claims import judge
+    from kvatlas.analysis.published import compare as published_module
+    from kvatlas.analysis.studies import needle
 
-    registry = claims.load(Path(claims_file))
+    registry = judge.load(Path(claims_file))
     study = trials[0]["study"]
     arms = {trial["arm"] for trial in trials}
-    section = needle.aggregate(trials, {"pairs": claims.pairs(registry, study, arms)})
+    section = needle.aggregate(trials, {"pairs": judge.pairs(registry, study, arms)})
     results: dict[str, Any] = {"schema": 1, "run": "synthetic", "studies": {study: section}}
-    results["claims"] = claims.evaluate(registry, results)
+    results["claims"] = judge.evaluate(registry, results)
     results["published"] = published_module.compare(Path(published), results, {study: trials})
     return results

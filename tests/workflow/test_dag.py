@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.checkout import REPOSITORY, TOY, Checkout, make_checkout
+from tests.support.checkout import TOY, Checkout, make_checkout
+from tests.support.places import ROOT
 
 CELLS = "results/toy/cells/needle/smollm2-135m"
 
 
 def test_a_run_from_scratch_has_one_prefill_per_group_and_one_recall_per_arm(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "repo")
-    figures = len(list((REPOSITORY / "src/kvatlas/reporting/figures").glob("f[0-9]*.py")))
+    figures = len(list((ROOT / "src/kvatlas/reporting/figures").glob("f[0-9]*.py")))
     assert checkout.counts() == {
         "prompts": 4,
         "prefill": 4,
@@ -176,7 +177,7 @@ def test_lint_finds_nothing(finished: Checkout) -> None:
 
 
 def test_the_workflow_is_formatted() -> None:
-    files = [REPOSITORY / "Snakefile", *sorted((REPOSITORY / "workflow/rules").glob("*.smk"))]
+    files = [ROOT / "Snakefile", *sorted((ROOT / "workflow/rules").glob("*.smk"))]
     done = subprocess.run(
         [str(Path(sys.executable).with_name("snakefmt")), "--check", *map(str, files)],
         capture_output=True,

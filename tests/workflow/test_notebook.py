@@ -18,8 +18,9 @@ import yaml
 
 from tests.support.checkout import Checkout, make_checkout
 from tests.support.dataset_hub import TOKEN, DatasetHub
+from tests.support.places import ROOT
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks/evaluation.ipynb"
+NOTEBOOK = ROOT / "notebooks/evaluation.ipynb"
 
 
 @dataclass
@@ -95,7 +96,7 @@ def test_the_publish_target_sends_a_finished_report_and_runs_nothing_else(execut
         patch.setenv("HF_HUB_DISABLE_XET", "1")
         without = checkout.snakemake("publish", check=False)
         assert without.returncode != 0
-        assert "publish: no repository; give --repo-id NAME/REPOSITORY, or set publish.repo_id" in without.stdout
+        assert "publish: no repository; give --repo-id NAME/ROOT, or set publish.repo_id" in without.stdout
         target = ("--config", "publish={repo_id: me/smoke}")
         assert checkout.counts("publish", *target) == {"publish": 1}
         sent = checkout.snakemake("publish", *target)

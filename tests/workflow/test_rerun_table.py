@@ -152,7 +152,7 @@ ROWS = {
         lambda _: {"figure results/toy/figures/f1_pareto.json"} | pages(),
     ),
     "the figures' style": Row(append(f"{REPORTING}/style.py"), lambda c: figures(c) | pages() | explorer()),
-    "an analysis": Row(append("src/kvatlas/analysis/needle.py"), lambda c: tables("needle") | report(c)),
+    "an analysis": Row(append("src/kvatlas/analysis/studies/needle.py"), lambda c: tables("needle") | report(c)),
     "comments and docstrings everywhere": Row(comment_everywhere, lambda _: NOTHING),
     "a policy registered and not yet used": Row(register_policy, lambda _: NOTHING),
     "a budget added": Row(
@@ -225,7 +225,7 @@ def test_a_fresh_clone_with_copied_results_reruns_nothing(keeps: str, finished: 
     if keeps == "times and not records":
         shutil.rmtree(clone.root / ".snakemake")
     assert clone.pending() == []
-    clone.run("kvatlas.cli", "check", "--configfile", clone.configfile)
+    clone.run("kvatlas.cli.main", "check", "--configfile", clone.configfile)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kvatlas import warm
+from kvatlas.pipeline import fork_server
 from tests.support import killing
 from tests.support.checkout import Checkout, forget, make_checkout
 from tests.support.tiny_run import TINY, make_tiny_run
@@ -25,10 +25,10 @@ COMPARED = ("results.json", "trials.parquet", "samples.md", "explorer.html")
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A server of this process, and the text by which clients find it."""
-    monkeypatch.delenv(warm.VARIABLE, raising=False)
-    process = warm.start()
+    monkeypatch.delenv(fork_server.VARIABLE, raising=False)
+    process = fork_server.start()
     assert process is not None
-    yield os.environ.pop(warm.VARIABLE)
+    yield os.environ.pop(fork_server.VARIABLE)
     process.communicate(timeout=60)
     assert process.returncode == 0
 
@@ -59,14 +59,14 @@ def test_a_cell_imports_for_itself_without_its_server(tmp_path: Path) -> None:
 
 
 def test_a_cell_with_packages_of_its_own_is_not_a_fork(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(warm.VARIABLE, server)
+    monkeypatch.setenv(fork_server.VARIABLE, server)
     monkeypatch.setattr(sys, "prefix", "/another/environment")
-    assert warm.run(["cell"]) is None
+    assert fork_server.run(["cell"]) is None
 
 
 def test_only_cells_are_forks(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(warm.VARIABLE, server)
-    assert warm.run(["plan"]) is None
+    monkeypatch.setenv(fork_server.VARIABLE, server)
+    assert fork_server.run(["plan"]) is None
 
 
 def test_a_killed_cell_and_a_killed_workflow_leave_nothing_running(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_an_interrupt_reaches_the_cells(tmp_path: Path) -> None:
 def _cell(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from kvatlas.cli import entry; entry()", "cell", "--spec", '{"kind": "nonsense"}']
     command += ["--threads", "1", "--input", "model=none", "--output", str(folder / "cell.jsonl")]
-    environment = os.environ | {warm.VARIABLE: text}
+    environment = os.environ | {fork_server.VARIABLE: text}
     return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -116,7 +116,7 @@ def _sleeping(checkout: Checkout) -> list[int]:
 
 def _is_fork(entry: Path) -> bool:
     try:
-        return "kvatlas.warm" in killing.words(entry) and "recall" in os.readlink(entry / "fd/1")
+        return "kvatlas.pipeline.fork_server" in killing.words(entry) and "recall" in os.readlink(entry / "fd/1")
     except OSError:
         return False
 

@@ -2,8 +2,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from kvatlas import warm
-from kvatlas.workflow import Workflow
+from kvatlas.pipeline import fork_server
+from kvatlas.pipeline.workflow import Workflow
 
 FLOW = Workflow.open(config, workflow.configfiles, workflow.basedir)
 RUN = FLOW.paths.run
@@ -43,4 +43,4 @@ wildcard_constraints:
 # Cells of a local run without a GPU are forks of one process that has imported torch.
 onstart:
     if workflow.is_main_process and workflow.local_exec and not FLOW.gpus():
-        warm.start()
+        fork_server.start()

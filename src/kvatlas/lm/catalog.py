@@ -15,10 +15,9 @@ import yaml
 
 from kvatlas.errors import KvatlasError
 from kvatlas.files import read_json
+from kvatlas.paths import MODELS_FILE, PACKAGE_FOLDER, TEXTS_FILE
 
-MODELS_FILE = "config/models.yaml"
-TEXTS_FILE = "config/texts.yaml"
-_SCHEMAS = Path(__file__).resolve().parents[3] / "workflow" / "schemas"
+_SCHEMAS = PACKAGE_FOLDER / "schemas"
 
 Entry = Mapping[str, Any]
 

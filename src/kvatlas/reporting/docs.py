@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvatlas.config import SCHEMA_FILE
 from kvatlas.errors import KvatlasError
 from kvatlas.files import read_json, write_text
+from kvatlas.grid.config import SCHEMA_FILE
 
 PAGE = "docs/configuration.md"
 _HEAD = """# Configuration
 
-<!-- Made from workflow/schemas/config.schema.json by `kvatlas docs`. Edit the schema, not this page. -->
+<!-- Made from src/kvatlas/schemas/config.schema.json by `kvatlas docs`. Edit the schema, not this page. -->
 
 A configuration is one YAML file, complete in itself: `snakemake --configfile FILE` replaces `config/config.yaml` and is
 not merged into it. Everything is checked before any job starts; a mistake is told in one line that names the key, what

@@ -20,7 +20,6 @@ from pyarrow import parquet
 from kvatlas.analysis.trials import read_parquet
 from kvatlas.files import read_json, write_text
 from kvatlas.reporting import (
-    cards,
     cells,
     escape,
     evidence,
@@ -32,6 +31,7 @@ from kvatlas.reporting import (
     reproduction,
     tables,
 )
+from kvatlas.reporting.hub import cards
 
 DESCRIPTIVE_BELOW = 10  # clusters; under this a run describes its sample and says so
 SAMPLE_LIMIT = 200  # characters of an output in the side-by-side table

@@ -1,0 +1,1 @@
+"""The source studies' published numbers beside this run's."""

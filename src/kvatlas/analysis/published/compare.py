@@ -1,0 +1,155 @@
+"""Published against reproduced: each number of the source studies beside this run's, or why the run has none.
+
+Knows config/published/*.csv and the sections of results.json; passes no judgement on the published numbers.
+A number is compared only where model and grid match the study's. Recall studies are compared twice: on as
+many seeds as were published, then on all.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvatlas.analysis.published.tables import TABLES, Table
+from kvatlas.analysis.statistics.intervals import exact_interval
+from kvatlas.analysis.studies import needle
+from kvatlas.analysis.studies.clusters import Trial
+from kvatlas.errors import KvatlasError
+
+AS_PUBLISHED = "as published"
+ALL = "all"
+
+Row = dict[str, Any]
+
+
+def compare(
+    directory: Path | str, results: Mapping[str, Any], trials: Mapping[str, Sequence[Trial]] | None = None
+) -> list[Row]:
+    """Return a row per published number and subset of seeds.
+
+    Args:
+        directory: folder of the CSV files. results: results.json. trials: study -> loaded trials of recall
+            studies, which are summed up again over the published grid; a study without trials is compared
+            by its section's rows.
+
+    Row: {source, table, label, arm, model, metric, subset, status ("compared" | "not run"), reason,
+    published, reproduced, difference (reproduced minus published), ci, inside (published value in our
+    interval; null without one), n}; all in the published unit.
+    """
+    rows: list[Row] = []
+    for table in TABLES:
+        subsets = _subsets(table, results, (trials or {}).get(table.study))
+        for line in _read(Path(directory) / table.file):
+            rows += _compare_line(table, line, subsets)
+    return rows
+
+
+def _compare_line(table: Table, line: Mapping[str, str], subsets: str | Mapping[str, Mapping[str, Row]]) -> list[Row]:
+    arm = table.arm(line)
+    label = line.get("method") or line.get("quantizer") or f"{line['precision']} + {line['policy']}"
+    head = {
+        "source": table.source,
+        "table": table.file.removesuffix(".csv"),
+        "label": label,
+        "arm": arm,
+        "model": table.model,
+    }
+    rows: list[Row] = []
+    for column, (name, factor) in table.columns.items():
+        published = _number(line, column)
+        base: Row = head | {"metric": column, "published": published}
+        if isinstance(subsets, str):
+            rows.append(base | _not_run(subsets))
+            continue
+        for subset, by_arm in subsets.items():
+            ours = by_arm.get(arm)
+            if ours is None or ours.get(name) is None:
+                rows.append(base | _not_run(f"not run (arm {arm})" if ours is None else "not run (not measured)"))
+            else:
+                rows.append(base | {"subset": subset} | _beside(published, ours, name, factor))
+    return rows
+
+
+def _beside(published: float, ours: Row, name: str, factor: float) -> Row:
+    reproduced = ours[name] * factor
+    ci = ours.get(f"{name}_ci")
+    interval = None if ci is None else [bound * factor for bound in ci]
+    return {
+        "status": "compared",
+        "reason": "",
+        "reproduced": reproduced,
+        "difference": reproduced - published,
+        "ci": interval,
+        "inside": None if interval is None else interval[0] <= published <= interval[1],
+        "n": ours.get("n"),
+    }
+
+
+def _not_run(reason: str) -> Row:
+    blank = dict.fromkeys(("subset", "reproduced", "difference", "ci", "inside", "n"))
+    return {"status": "not run", "reason": reason} | blank
+
+
+def _subsets(
+    table: Table, results: Mapping[str, Any], trials: Sequence[Trial] | None
+) -> str | dict[str, dict[str, Row]]:
+    """Return subset name -> arm -> our row, or the reason why nothing matches."""
+    section = results["studies"].get(table.study)
+    if section is None:
+        return f"not run (study {table.study})"
+    ours = [r for r in section.get("rows", ()) if r["model"] == table.model and table.mode in (None, r.get("mode"))]
+    if not ours:
+        return f"not run (model {table.model}{f', mode {table.mode}' if table.mode else ''})"
+    if trials is not None:
+        return _from_trials(table, trials)
+    wrong = [f"{key} {value}" for key, value in table.grid.items() if not _covers(ours[0].get(key), value)]
+    return f"not run ({', '.join(wrong)})" if wrong else {ALL: {row["arm"]: row for row in ours}}
+
+
+def _from_trials(table: Table, trials: Sequence[Trial]) -> str | dict[str, dict[str, Row]]:
+    mine = [t for t in trials if t["model"] == table.model and t["mode"] == table.mode]
+    for key, singular in (("contexts", "context"), ("depths", "depth")):
+        wanted = table.grid.get(key, ())
+        lost = [value for value in wanted if value not in {t[singular] for t in mine}]
+        if lost:
+            return f"not run ({singular} {', '.join(map(str, lost))})"
+        mine = [t for t in mine if not wanted or t[singular] in wanted]
+    seeds = sorted({t["seed"] for t in mine})
+    subsets = {ALL: _by_arm(mine)}
+    if table.seeds is not None and len(seeds) >= table.seeds:
+        first = [t for t in mine if t["seed"] in seeds[: table.seeds]]
+        subsets = {AS_PUBLISHED: _by_arm(first), **subsets}
+    return subsets
+
+
+def _by_arm(trials: Sequence[Trial]) -> dict[str, Row]:
+    """Sum trials up again, with the recall at each depth as a field of its own."""
+    described = needle.describe(trials)
+    rows = {row["arm"]: row for row in described["rows"]}
+    for depth in (row for row in described["by_depth"] if row["context"] == "all"):
+        rows[depth["arm"]] |= {
+            f"recall_d{depth['depth']}": depth["hits"] / depth["n"],
+            f"recall_d{depth['depth']}_ci": list(exact_interval(depth["hits"], depth["n"])),
+        }
+    return rows
+
+
+def _covers(ours: Any, wanted: Any) -> bool:
+    return set(wanted) <= set(ours or ()) if isinstance(wanted, tuple) else bool(ours == wanted)
+
+
+def _number(line: Mapping[str, str], column: str) -> float:
+    if column == "accuracy_pct" and column not in line:
+        return 100 * float(line["correct"]) / float(line["total"])
+    words = {"pass": 1.0, "fail": 0.0}
+    return words[line[column]] if line[column] in words else float(line[column])
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            return list(csv.DictReader(stream))
+    except FileNotFoundError as error:
+        raise KvatlasError(f"{path}: no such file; restore it from the repository") from error

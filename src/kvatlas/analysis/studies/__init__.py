@@ -1,0 +1,1 @@
+"""Trials to the tables of each study."""

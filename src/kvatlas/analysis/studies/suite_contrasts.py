@@ -1,0 +1,170 @@
+"""Paired contrasts of the task suite: each arm against the full cache, its unquantized twin and random eviction.
+
+Knows the suite's trials and their metrics. The declared primary family is accuracy against the full cache, with Holm's
+correction for the difference and for non-inferiority; everything else has Benjamini and Hochberg's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kvatlas.analysis.statistics import paired_tests
+from kvatlas.analysis.statistics.intervals import clusters_to_resolve
+from kvatlas.analysis.studies import streams
+from kvatlas.analysis.studies.clusters import mean
+from kvatlas.analysis.studies.recall_contrasts import ADDITIVE
+from kvatlas.analysis.studies.validity import FULL
+
+FAMILIES = ("needle", "multi_turn", "instruction", "summary")
+ACCURACY = "accuracy"
+TREND = "accuracy_last_minus_first_depth"
+INTERACTION = "accuracy_interaction"
+PROTOCOLS = {"single": "single_forward", "prefill": "prefill_then_score", "online": "online"}
+METRICS = (
+    ACCURACY,
+    *(f"accuracy_{family}" for family in FAMILIES),
+    TREND,
+    INTERACTION,
+    *(f"{name}_nll" for name in PROTOCOLS.values()),
+)
+MARGIN = 0.05  # points that a non-inferior arm may lose
+ALPHA = 0.05
+
+Trial = Mapping[str, Any]
+Row = dict[str, Any]
+Arms = dict[str, list[Trial]]
+
+
+def instance_values(trials: Sequence[Trial], metric: str) -> dict[int, float]:
+    """Return a metric's value per instance, in [0, 1] or [-1, 1]; instances without such tasks are left out."""
+    by_instance: dict[int, list[Trial]] = {}
+    for trial in trials:
+        by_instance.setdefault(trial["instance"], []).append(trial)
+    found = {instance: _value(members, metric) for instance, members in sorted(by_instance.items())}
+    return {instance: value for instance, value in found.items() if value is not None}
+
+
+def _value(trials: Sequence[Trial], metric: str) -> float | None:
+    if metric == TREND:
+        depths = sorted({t["depth"] for t in trials if t["depth"] is not None})
+        if len(depths) < 2:
+            return None
+        first, last = (
+            mean(float(t["hit"]) for t in trials if t["depth"] == depth) for depth in (depths[0], depths[-1])
+        )
+        return None if first is None or last is None else last - first
+    family = metric.removeprefix(ACCURACY).lstrip("_")
+    return mean(float(t["hit"]) for t in trials if family in ("", t["family"]))
+
+
+def contrast_rows(
+    model: str,
+    arms: Arms,
+    passages: Mapping[tuple[str, str], Trial],
+    passed: Mapping[str, bool],
+    extra: Sequence[Any],
+) -> list[Row]:
+    """Return every contrast of one model, adjusted; `passed` says which families (and `all`) are past their gates."""
+    wanted: dict[tuple[str, str, str], None] = {}
+    for arm, members in arms.items():
+        for metric in (ACCURACY, *(f"accuracy_{family}" for family in FAMILIES)):
+            wanted |= {(arm, versus, metric): None for versus in _opponents(arm, members[0], arms)}
+        wanted[arm, arm, TREND] = None
+    for pair in extra:
+        if pair.metric in (ACCURACY, TREND) or pair.metric in {f"accuracy_{family}" for family in FAMILIES}:
+            wanted[pair.arm, pair.versus, pair.metric] = None
+    rows = [_contrast(arms, *key) for key in wanted if key[0] in arms and key[1] in arms]
+    rows += [_interaction(arms, arm) for arm in arms if _twins(arms, arm)]
+    rows += [_stream_contrast(passages, arm, protocol) for arm in arms for protocol in PROTOCOLS if arm != FULL]
+    found = [row for row in rows if row is not None]
+    for row in found:
+        family = row["metric"].removeprefix("accuracy_")
+        gate = passed.get(family if family in FAMILIES else "needle" if row["metric"] == TREND else "all", True)
+        row.update(model=model, mode="suite", gate_passed=gate or row["metric"].endswith("_nll"))
+    _adjust(found)
+    return found
+
+
+def _opponents(arm: str, trial: Trial, arms: Arms) -> list[str]:
+    """The full cache; the same arm without its quantizer; random eviction at the same budget."""
+    plain = arm.removesuffix(f"-{trial['quantizer']}")
+    random = arm.replace(f"{trial['method']}-", "random-", 1) if trial["budget"] != "none" else FULL
+    return [name for name in dict.fromkeys((FULL, plain, random)) if name in arms and name != arm]
+
+
+def _contrast(arms: Arms, arm: str, versus: str, metric: str) -> Row | None:
+    first, second = instance_values(arms[arm], metric), instance_values(arms[versus], metric)
+    within = arm == versus
+    differences = [value - (0.0 if within else second[instance]) for instance, value in first.items()]
+    if not differences:
+        return None
+    family = metric.removeprefix(ACCURACY).lstrip("_")
+    n = len(first) if within else sum(family in ("", trial["family"]) for trial in arms[arm])
+    primary = metric == ACCURACY and versus == FULL
+    return {"arm": arm, "versus": versus, "metric": metric, "family": "primary" if primary else "other"} | _paired(
+        differences, n
+    )
+
+
+def _paired(differences: Sequence[float], n: int) -> Row:
+    paired = paired_tests.paired_difference(differences, prompts=n)
+    return {
+        "n": n,
+        "n_clusters": paired.n_clusters,
+        "diff": paired.diff,
+        "ci": None if paired.ci is None else list(paired.ci),
+        "se": paired.se,
+        "df": paired.df,
+        "p": paired.p,
+        "test": paired.test,
+        "p_non_inferior": paired_tests.non_inferiority(differences, MARGIN, prompts=n),
+        "n_needed": clusters_to_resolve(paired.diff, paired.se * math.sqrt(paired.n_clusters)),
+    }
+
+
+def _twins(arms: Arms, arm: str) -> tuple[str, str, str] | None:
+    """The evicted, the quantized and the full twin of an arm that is both, where the run has them."""
+    trial = arms[arm][0]
+    if trial["budget"] == "none" or trial["quantizer"] == "none":
+        return None
+    names = (arm.removesuffix(f"-{trial['quantizer']}"), f"{FULL}-{trial['quantizer']}", FULL)
+    return names if all(name in arms for name in names) else None
+
+
+def _interaction(arms: Arms, arm: str) -> Row | None:
+    twins = _twins(arms, arm)
+    if twins is None:
+        return None
+    columns = [list(instance_values(arms[name], ACCURACY).values()) for name in (arm, *twins)]
+    differences = paired_tests.interaction(*columns)
+    means = dict(zip(("both", "evicted", "quantized", "full"), map(mean, columns), strict=True))
+    head = {"arm": arm, "versus": ADDITIVE, "metric": INTERACTION, "family": "other", "means": means}
+    return head | _paired(differences, len(arms[arm]))
+
+
+def _stream_contrast(passages: Mapping[tuple[str, str], Trial], arm: str, protocol: str) -> Row | None:
+    first, second = passages.get((arm, protocol)), passages.get((FULL, protocol))
+    if first is None or second is None:
+        return None
+    head = {"arm": arm, "versus": FULL, "metric": f"{PROTOCOLS[protocol]}_nll", "family": "other"}
+    return head | streams.contrast(first, second, "nll", None)
+
+
+def _adjust(rows: Sequence[Row]) -> None:
+    """Holm over the primary family (both tests), Benjamini and Hochberg over the rest; say what is resolved."""
+    correct: dict[str, tuple[str, Callable[[Sequence[float]], list[float]]]] = {
+        "primary": ("p_holm", paired_tests.holm),
+        "other": ("p_bh", paired_tests.benjamini_hochberg),
+    }
+    for row in rows:
+        row.update(p_holm=None, p_bh=None, p_non_inferior_holm=None, resolved=False)
+    for family, (key, method) in correct.items():
+        members = [row for row in rows if row["family"] == family]
+        for row, value in zip(members, method([row["p"] for row in members]), strict=True):
+            row[key] = value
+            row["resolved"] = bool(value <= ALPHA and row["gate_passed"])
+    primary = [row for row in rows if row["family"] == "primary"]
+    for row, value in zip(primary, paired_tests.holm([row["p_non_inferior"] for row in primary]), strict=True):
+        row["p_non_inferior_holm"] = value

@@ -1,0 +1,121 @@
+"""The `kvatlas` command: a thin parser. A user's mistake ends in one line on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kvatlas.cli import commands, run
+from kvatlas.errors import KvatlasError
+from kvatlas.grid.config import DEFAULT_FILE
+from kvatlas.pipeline import fork_server
+
+Handler = Callable[[argparse.Namespace], None]
+USER_ERROR = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code; unexpected errors keep their traceback."""
+    args = parser().parse_args(argv)
+    try:
+        args.handler(args)
+    except KvatlasError as error:
+        print(f"kvatlas: error: {error}", file=sys.stderr)
+        return USER_ERROR
+    return 0
+
+
+def entry() -> None:
+    """Run the command of this process, and leave without tearing torch down: that takes up to a second per cell."""
+    code = fork_server.run(sys.argv[1:])
+    if code is None:
+        code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Build the parser with all commands."""
+    top = argparse.ArgumentParser(prog="kvatlas", description="What it costs to shrink an LLM's KV cache, measured.")
+    commands_of = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def command(name: str, handler: Handler, text: str) -> argparse.ArgumentParser:
+        made = commands_of.add_parser(name, help=text, description=text)
+        made.set_defaults(handler=handler)
+        return made
+
+    for name, handler, text in (
+        ("validate", commands.validate, "Validate a configuration."),
+        ("plan", commands.show_plan, "Print jobs, prefills, disk and tokens of a configuration."),
+    ):
+        _with_config(command(name, handler, text))
+    check = command("check", commands.check, "Compare a run's stored cells with the current code and configuration.")
+    check.add_argument("--accept", action="store_true", help="declare that edits of the code have changed no number")
+    _with_config(check)
+    why = command("why", commands.why, "Tell what would make a file of a run again, and because of what.")
+    why.add_argument("path", help="a file of results/ or reports/")
+    _with_config(why)
+    _add_publish(command("publish", commands.publish, "Publish a report as a dataset repository on the Hub."))
+    report = command("report", commands.report, "Print where the pages of a run are, or open them.")
+    report.add_argument("--open", action="store_true", help="open the explorer in a browser")
+    _with_config(report)
+    run.add_commands(commands_of)
+    command("docs", commands.docs, "Write docs/configuration.md from the configuration's schema.")
+    _add_job_commands(command)
+    return top
+
+
+def _with_config(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--configfile", default=DEFAULT_FILE, help=f"configuration (default: {DEFAULT_FILE})")
+
+
+def _add_publish(made: argparse.ArgumentParser) -> None:
+    _with_config(made)
+    made.add_argument("--folder", type=Path, help="the report (default: that of the configuration's run)")
+    made.add_argument("--repo-id", help="NAME/REPOSITORY (default: publish.repo_id of the configuration)")
+    made.add_argument("--private", action="store_true", help="make a new repository private")
+    made.add_argument("--dry-run", action="store_true", help="check the card and list the files, and send nothing")
+
+
+def _add_job_commands(command: Callable[[str, Handler, str], argparse.ArgumentParser]) -> None:
+    """The commands that the workflow's jobs run."""
+    for name, handler, text in (
+        ("fetch-model", commands.fetch_model, "Fetch a model into resources/."),
+        ("fetch-text", commands.fetch_text, "Fetch a text into resources/."),
+    ):
+        made = command(name, handler, text)
+        made.add_argument("--name", required=True)
+        made.add_argument("--entry", required=True, help="the catalog entry, JSON")
+        made.add_argument("--output", type=Path, required=True)
+    cell = _job(command("cell", commands.cell, "Run one cell of the grid."))
+    cell.add_argument("--input", nargs="*", default=[], metavar="NAME=PATH")
+    cell.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
+    _job(command("seal", commands.seal, "Check the cells of a group and release its prefill."))
+    aggregate = _job(command("aggregate", commands.aggregate, "Aggregate the cells of a study."))
+    aggregate.add_argument("--study", required=True)
+    _job(command("results", commands.results, "Write results.json and the other data of the report."))
+    figure = _job(command("figure", commands.figure, "Draw one figure of a report."), spec=False)
+    figure.add_argument("--name", required=True)
+    figure.add_argument("--results", type=Path, required=True)
+    figure.add_argument("--trials", type=Path, required=True)
+    _job(command("pages", commands.pages, "Write the pages of a report."), spec=False)
+    highlights = _job(command("highlights", commands.highlights, "Put a run's highlights into a README."), spec=False)
+    highlights.add_argument("--results", type=Path, required=True, help="results.json of the report")
+    highlights.add_argument("--readme", type=Path, default=Path("README.md"), help="default: README.md")
+    _job(command("explorer", commands.explorer, "Write the explorer of a report."), spec=False)
+
+
+def _job(made: argparse.ArgumentParser, *, spec: bool = True) -> argparse.ArgumentParser:
+    if spec:
+        made.add_argument("--spec", required=True, help="everything that decides the output, JSON")
+    made.add_argument("--code", help="the fingerprint that the code must have")
+    made.add_argument("--output", type=Path, required=True)
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

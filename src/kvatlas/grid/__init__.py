@@ -1,0 +1,1 @@
+"""A configuration becomes cells: reading, validation, arms, studies; pure functions that import no torch."""

@@ -1,0 +1,85 @@
+"""Arms: a method at a budget, with a quantizer, under a setting; and how a configuration's lists cross into arms.
+
+Pure functions of the configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvatlas.grid import policy_parameters
+from kvatlas.grid.cells import Config
+
+BASE = "base"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method at a budget, with a quantizer, under a setting (what is protected)."""
+
+    method: str
+    budget: str = "none"
+    quantizer: str = policy_parameters.NO_QUANTIZER
+    setting: str = BASE
+
+    @property
+    def id(self) -> str:
+        """The arm's name in paths and tables: `snapkv-4x`, `l2norm-10pct`, `full-int8`, `keydiff-256slots-bare`."""
+        parts = [self.method]
+        if self.method != policy_parameters.FULL:
+            parts.append(budget_id(self.budget))
+        if self.quantizer != policy_parameters.NO_QUANTIZER:
+            parts.append(self.quantizer)
+        if self.setting != BASE:
+            parts.append(self.setting)
+        return "-".join(parts)
+
+    def spec(self, config: Config, block: Config) -> dict[str, Any]:
+        """The keys of a cell's spec that the arm decides, in one study's `block` of a configuration."""
+        base = {key: block.get(key, []) for key in ("n_sinks", "n_recent", "skip_layers")}
+        named = block.get("settings", {}).get(self.setting, {})
+        label = {"setting": self.setting} if self.setting != BASE else {}
+        policy = (
+            {"name": policy_parameters.FULL}
+            if self.method == policy_parameters.FULL
+            else policy_parameters.policy_of(config, self.method)
+        )
+        return {
+            "arm": self.id,
+            "method": self.method,
+            "policy": policy,
+            "budget": self.budget,
+            "quantizer": self.quantizer,
+            **base,
+            **named,
+            **label,
+        }
+
+
+def budget_id(budget: str) -> str:
+    """The budget in a path: `4x`, `50pct`, `256slots`."""
+    return budget if budget.endswith("x") else f"{budget[:-1]}pct" if budget.endswith("%") else f"{budget}slots"
+
+
+def arms_of(entries: Config | list[Config]) -> list[Arm]:
+    """The arms of a mode, each once: the full cache first, then methods x budgets x quantizers x settings."""
+    arms = [Arm(policy_parameters.FULL)]
+    for entry in listed(entries):
+        quantizers = entry.get("quantizers", [policy_parameters.NO_QUANTIZER])
+        arms += [Arm(policy_parameters.FULL, quantizer=quantizer) for quantizer in quantizers]
+        arms += [
+            Arm(method, budget, quantizer, setting)
+            for method in entry["methods"]
+            if method != policy_parameters.FULL
+            for budget in entry.get("budgets", [])
+            for quantizer in quantizers
+            for setting in entry.get("settings", [BASE])
+        ]
+    return list(dict.fromkeys(arms))
+
+
+def listed(entries: Config | list[Config]) -> list[Config]:
+    """One map of arms or a list of such maps, as a list."""
+    return [entries] if isinstance(entries, Mapping) else entries

@@ -1,0 +1,236 @@
+"""What the values of a configuration must mean together, once its shape is valid.
+
+Every mistake is one KvatlasError that begins with the key's path. Imports neither torch nor transformers: policies'
+parameters are read from their source text.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvatlas.compression.budget import Budget
+from kvatlas.errors import KvatlasError
+from kvatlas.grid import policy_parameters
+from kvatlas.lm.catalog import find_model, find_text, load_models, load_texts
+from kvatlas.paths import MODELS_FILE, TEXTS_FILE
+
+Config = Mapping[str, Any]
+_TYPES = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false"}
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """A hint at the known word that was probably meant, or an empty string."""
+    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def check(config: Config, root: Path) -> None:
+    """Check models, methods and studies; `root` holds config/models.yaml. Raises KvatlasError for the first mistake."""
+    models, texts = load_models(root / MODELS_FILE), load_texts(root / TEXTS_FILE)
+    for place, name in enumerate(config["models"]):
+        _named(f"models[{place}]", find_model, models, name, "lm")
+    _named("embedder", find_model, models, config["embedder"], "embedder")
+    for method in config.get("methods", {}):
+        _check_method(config, method)
+    for study, block in config["studies"].items():
+        _StudyCheck(config, f"studies.{study}", study, block, models).run(texts)
+
+
+def _named(path: str, find: Any, *arguments: Any) -> None:
+    try:
+        find(*arguments)
+    except KvatlasError as error:
+        raise KvatlasError(f"{path}: {error}") from error
+
+
+def _check_method(config: Config, method: str) -> None:
+    path = f"methods.{method}"
+    policy = policy_parameters.policy_of(config, method)
+    if policy["name"] not in policy_parameters.known_policies():
+        where = f"{path}.policy" if "policy" in config["methods"][method] else path
+        raise KvatlasError(f"{where}: {_unknown('policy', policy['name'], policy_parameters.known_policies())}")
+    fields = policy_parameters.policy_fields(policy["name"])
+    for key, value in policy.items():
+        if key == "name":
+            continue
+        if key not in fields:
+            has = ", ".join(fields) or "none"
+            hint = closest(key, fields)
+            raise KvatlasError(f"{path}.{key}: policy '{policy['name']}' has no such parameter{hint}; it has: {has}")
+        _check_type(f"{path}.{key}", value, fields[key].annotation)
+
+
+def _unknown(kind: str, name: str, known: Sequence[str]) -> str:
+    return f"{kind} '{name}' is unknown{closest(name, known)}; known: {', '.join(known)}"
+
+
+def _check_type(path: str, value: Any, annotation: str) -> None:
+    if annotation.startswith("Literal["):
+        allowed = ast.literal_eval(f"({annotation[len('Literal[') : -1]},)")
+        if value not in allowed:
+            choices = ", ".join(map(str, allowed))
+            raise KvatlasError(
+                f"{path}: {value!r} is not allowed{closest(value, map(str, allowed))}; choose from {choices}"
+            )
+        return
+    fits = {
+        "int": isinstance(value, int) and not isinstance(value, bool),
+        "float": isinstance(value, int | float) and not isinstance(value, bool),
+        "str": isinstance(value, str),
+        "bool": isinstance(value, bool),
+    }
+    if not fits.get(annotation, True):
+        raise KvatlasError(f"{path}: {value!r} is not {_TYPES[annotation]}")
+
+
+class _StudyCheck:
+    """The checks of one study's block; `path` begins every message."""
+
+    def __init__(
+        self, config: Config, path: str, study: str, block: Config, models: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        self.config, self.path, self.study, self.block, self.catalog = config, path, study, block, models
+        self.models: list[str] = block.get("models", config["models"])
+        self.contexts: list[int] = block.get("contexts", [block.get("context", block.get("tokens", 0))])
+
+    def run(self, texts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Run all checks."""
+        for place, model in enumerate(self.models):
+            if model not in self.config["models"]:
+                known = ", ".join(self.config["models"])
+                raise KvatlasError(f"{self.path}.models[{place}]: '{model}' is not one of this run's models: {known}")
+        self._check_seeds()
+        self._check_text(texts)
+        self._check_lengths()
+        for path, entries in self._arm_lists():
+            self._check_arms(path, entries)
+        self._check_methods(f"{self.path}.methods", self.block.get("methods", []))
+        self._check_quantizers(f"{self.path}.quantizers", self.block.get("quantizers", []))
+
+    def _check_seeds(self) -> None:
+        seeds = self.block.get("seeds")
+        if not isinstance(seeds, dict):
+            return
+        for model in seeds:
+            if model not in self.models:
+                hint = closest(model, self.models)
+                raise KvatlasError(f"{self.path}.seeds.{model}: the study does not run this model{hint}")
+        for model in self.models:
+            if model not in seeds:
+                raise KvatlasError(f"{self.path}.seeds: no number of seeds for model '{model}'")
+
+    def _check_text(self, texts: Mapping[str, Mapping[str, Any]]) -> None:
+        haystacks = self.block.get("haystacks", [self.block.get("haystack", "sentences")])
+        if "corpus" in haystacks and "text" not in self.block:
+            raise KvatlasError(
+                f"{self.path}.text: a corpus haystack needs a text of {TEXTS_FILE}; known: {', '.join(texts)}"
+            )
+        if "text" in self.block:
+            _named(f"{self.path}.text", find_text, texts, self.block["text"])
+
+    def _check_lengths(self) -> None:
+        key = "contexts" if "contexts" in self.block else "tokens" if "tokens" in self.block else "context"
+        extra = self.block.get("new_tokens", 0)
+        for model in self.models:
+            limit = self.catalog[model]["max_positions"]
+            for context in self.contexts:
+                if context + extra > limit:
+                    also = f" and {extra} new tokens" if extra else ""
+                    raise KvatlasError(
+                        f"{self.path}.{key}: {context} tokens{also} pass the {limit} positions of model '{model}'; "
+                        "use a shorter context or another model"
+                    )
+
+    def _arm_lists(self) -> list[tuple[str, list[Config]]]:
+        found = [(f"{self.path}.modes.{mode}", value) for mode, value in self.block.get("modes", {}).items()]
+        if "arms" in self.block:
+            found.append((f"{self.path}.arms", self.block["arms"]))
+        return [(path, [value] if isinstance(value, dict) else value) for path, value in found]
+
+    def _check_arms(self, path: str, entries: list[Config]) -> None:
+        arms: Counter[tuple[Any, ...]] = Counter()
+        for place, entry in enumerate(entries):
+            here = path if len(entries) == 1 else f"{path}[{place}]"
+            if "budgets" not in entry and entry["methods"] != [policy_parameters.FULL]:
+                raise KvatlasError(f'{here}.budgets: this key is missing; methods need budgets such as "4x"')
+            self._check_methods(f"{here}.methods", entry["methods"])
+            self._check_quantizers(f"{here}.quantizers", entry.get("quantizers", []))
+            for name in entry.get("settings", []):
+                known = ["base", *self.block.get("settings", {})]
+                if name not in known:
+                    raise KvatlasError(f"{here}.settings: {_unknown('setting', name, known)}")
+            self._check_contexts(f"{here}.contexts", entry)
+            self._check_budgets(f"{here}.budgets", entry)
+            arms.update(
+                (method, budget, quantizer, setting, context, protocol, block)
+                for method in entry["methods"]
+                if method != policy_parameters.FULL
+                for budget in entry.get("budgets", [])
+                for quantizer in entry.get("quantizers", [policy_parameters.NO_QUANTIZER])
+                for setting in entry.get("settings", ["base"])
+                for context in entry.get("contexts", self.contexts)
+                for protocol in entry.get("protocols", self.block.get("protocols", ["online"]))
+                for block in entry.get("blocks", [0])
+            )
+        for (method, budget, *_), count in arms.items():
+            if count > 1:
+                raise KvatlasError(f"{path}: method '{method}' at budget '{budget}' is listed twice")
+
+    def _check_contexts(self, path: str, entry: Config) -> None:
+        for context in entry.get("contexts", []):
+            if context not in self.contexts or "contexts" not in self.block:
+                known = ", ".join(map(str, self.contexts))
+                raise KvatlasError(f"{path}: {context} is not one of the study's contexts: {known}")
+
+    def _check_methods(self, path: str, names: Sequence[str]) -> None:
+        known = [*policy_parameters.known_policies(), *self.config.get("methods", {})]
+        for name in names:
+            if name != policy_parameters.FULL and name not in known:
+                raise KvatlasError(f"{path}: {_unknown('method', name, sorted(set(known)))}")
+            self._check_window(name)
+
+    def _check_window(self, method: str) -> None:
+        window = policy_parameters.window_of(policy_parameters.policy_of(self.config, method))
+        if window is None:
+            return
+        if window < 1:
+            raise KvatlasError(f"methods.{method}.window: {window} queries cannot vote; use at least 1")
+        shortest = min(self.contexts)
+        if window >= shortest:
+            raise KvatlasError(
+                f"methods.{method}.window: {window} queries are longer than the {shortest}-token prompts of "
+                f"{self.path}; use a smaller window"
+            )
+
+    def _check_quantizers(self, path: str, names: Sequence[str]) -> None:
+        for name in names:
+            if name not in policy_parameters.known_quantizers():
+                raise KvatlasError(f"{path}: {_unknown('quantizer', name, policy_parameters.known_quantizers())}")
+
+    def _check_budgets(self, path: str, entry: Config) -> None:
+        named = {"base": {}, **self.block.get("settings", {})}
+        for setting in entry.get("settings", ["base"]):
+            values = {"n_sinks": self.block["n_sinks"], "n_recent": self.block["n_recent"]} | dict(named[setting])
+            protected = values["n_sinks"] + values["n_recent"]
+            where = f"{self.path}.n_recent" if setting == "base" else f"{self.path}.settings.{setting}.n_recent"
+            for context in entry.get("contexts", self.contexts):
+                if protected >= context:
+                    raise KvatlasError(
+                        f"{where}: n_sinks {values['n_sinks']} + n_recent {values['n_recent']} leave nothing to "
+                        f"compress of a {context}-token context; lower them"
+                    )
+                for text in entry.get("budgets", []):
+                    self._check_budget(path, text, values, context)
+
+    def _check_budget(self, path: str, text: str, values: Mapping[str, Any], context: int) -> None:
+        budget = Budget(text, values["n_sinks"], values["n_recent"])
+        try:
+            budget.resolve(context)
+        except KvatlasError as error:
+            raise KvatlasError(f"{path}: {re.sub(r'^budgets: ', '', str(error))}") from error

@@ -1,0 +1,159 @@
+"""Warm starts: one process imports torch and transformers once, and each cell of a local run is a fork of it.
+
+Importing them takes longer than many a cell's work on a small model. The server holds no code of this package, so that
+a fork reads what the files say then, like any new process; it does not touch a GPU, because CUDA does not survive a fork.
+It ends with the process that started it. Where there is no server, a cell imports for itself; the results are the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+# The server's environment of packages and its socket, PREFIX:PATH; any other text switches warm starts off.
+VARIABLE = "KVATLAS_WARM"
+KILLED = 137
+# Keeps the pipes to the servers open for as long as this process lives.
+_STARTED: list[subprocess.Popen[bytes]] = []
+# What cells import from other packages; a lazy import of transformers counts only with its module's own name.
+PRELOADED = (
+    "torch",
+    "transformers.cache_utils",
+    "transformers.modeling_utils",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+    "transformers.models.llama.modeling_llama",
+)
+
+
+def start() -> subprocess.Popen[bytes] | None:
+    """Start a server for the commands that this process starts from now on; it ends when this process does.
+
+    None where `KVATLAS_WARM` is set already, or where a process does not survive a fork (macOS).
+    """
+    if VARIABLE in os.environ or sys.platform != "linux":
+        return None
+    # Short, because the path of a socket may have 107 bytes.
+    path = Path(tempfile.mkdtemp(prefix="kvatlas-")) / "warm"
+    # One thread, so that a fork loses none; a cell sets its own number. Models are local by the time of a cell.
+    calm = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-P", "-m", "kvatlas.pipeline.fork_server", str(path)]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | calm)
+    # It says a line when it listens.
+    if server.stdout is not None and server.stdout.readline():
+        os.environ[VARIABLE] = f"{sys.prefix}:{path}"
+    _STARTED.append(server)
+    return server
+
+
+def run(argv: Sequence[str]) -> int | None:
+    """Let the server run the cell of a command line, in this process's place; None where there is no server.
+
+    A cell with an environment of its own has packages of its own, and imports these.
+    """
+    prefix, _, path = os.environ.get(VARIABLE, "").rpartition(":")
+    if prefix != sys.prefix or list(argv[:1]) != ["cell"]:
+        return None
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(path)
+            socket.send_fds(connection, [b"\n"], [0, 1, 2])
+        except OSError:
+            return None
+        order = {"argv": list(argv), "cwd": os.getcwd(), "environment": dict(os.environ)}
+        with connection.makefile("rw", encoding="utf-8") as stream:
+            stream.write(json.dumps(order) + "\n")
+            stream.flush()
+            answer = stream.readline()
+    if not answer:
+        print("kvatlas: error: the cell was killed, by the system if memory ran out", file=sys.stderr)
+        return KILLED
+    return int(answer)
+
+
+def serve(path: Path) -> None:
+    """Answer until the pipe on stdin closes, which it does when the process that holds its other end is gone."""
+    # An interrupt is for the cells; their workflow then ends, and this process with it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        print("listening", flush=True)
+        try:
+            while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
+                connection, _ = listener.accept()
+                # At the first cell: a run of tables and pages alone needs no torch.
+                preload()
+                if os.fork() == 0:
+                    try:
+                        listener.close()
+                        _run_cell(connection)
+                    finally:
+                        os._exit(1)
+                connection.close()
+        finally:
+            path.unlink(missing_ok=True)
+            path.parent.rmdir()
+
+
+def preload() -> None:
+    """Import the packages that cells need; a version without one of the modules costs time and nothing else."""
+    for name in PRELOADED:
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+def _run_cell(connection: socket.socket) -> None:
+    """Become the cell that a client asks for; does not return."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    stream = connection.makefile("rw", encoding="utf-8")
+    order = json.loads(stream.readline())
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    importlib.invalidate_caches()
+    threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+    code = 1
+    try:
+        from kvatlas.cli.main import main
+
+        code = main(order["argv"])
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    stream.write(f"{code}\n")
+    stream.flush()
+    os._exit(code)
+
+
+def _end_with(connection: socket.socket) -> None:
+    """End this process when its client does, as if it had been killed itself."""
+    try:
+        connection.recv(1)
+    finally:
+        os._exit(KILLED)
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))

@@ -1,0 +1,74 @@
+"""How much work a configuration is: jobs, prefills, disk and tokens, told before anything starts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kvatlas.grid.cells import PREFILL, PROMPTS, RECALL, Cell
+from kvatlas.pipeline import cost
+from kvatlas.pipeline.workflow import Workflow
+from kvatlas.tracking import dependencies
+
+GIB = 2**30
+
+
+def jobs(workflow: Workflow) -> dict[str, int]:
+    """Return the number of jobs of each rule that a run from scratch executes (fetching included)."""
+    grid = workflow.grid
+    inputs = {path for cell in grid.cells.values() for path in cell.inputs.values()}
+    embedded = grid.embedded_models()
+    counts = Counter(cell.kind for cell in grid.cells.values())
+    return {
+        "fetch_model": sum(path.startswith("resources/models/") for path in inputs) + bool(embedded),
+        "fetch_text": sum(path.startswith("resources/text/") for path in inputs),
+        **counts,
+        "seal": len(grid.groups()),
+        "embed": len(embedded),
+        "aggregate": len(workflow.tables()),
+        "results": 1,
+        "figure": len(dependencies.figure_names()),
+        "pages": 1,
+        "explorer": 1,
+    }
+
+
+def prefill_bytes(workflow: Workflow, cell: Cell) -> int:
+    """Return the bytes of the keys and values that a prefill cell stores."""
+    return workflow.prompts_of(cell) * workflow.context_of(cell) * workflow.kv_bytes(cell.model)
+
+
+def describe(workflow: Workflow) -> str:
+    """Return the plan as text."""
+    grid = workflow.grid
+    prefills, recalls = grid.of_kind(PREFILL), grid.of_kind(RECALL)
+    sizes = [prefill_bytes(workflow, cell) for cell in prefills]
+    counts = {name: count for name, count in jobs(workflow).items() if count}
+    width = max(map(len, counts))
+    lines = [f"run '{workflow.paths.run}': jobs from scratch"]
+    lines += [f"  {name:<{width}}  {count:>6}" for name, count in counts.items()]
+    lines += [f"  {'all':<{width}}  {sum(counts.values()):>6}"]
+    lines += [
+        f"prompts: {sum(workflow.prompts_of(cell) for cell in grid.of_kind(PROMPTS))}, "
+        f"each prefilled once; trials of recall cells: {sum(workflow.prompts_of(cell) for cell in recalls)}",
+        f"prefill: {_tokens(workflow, prefills):,} tokens; "
+        f"decode: up to {sum(_decoded(workflow, cell) for cell in recalls):,} tokens, twice "
+        "(own output and reference)",
+        f"prefill files: {sum(sizes) / GIB:.2f} GiB of keys and values, the largest {max(sizes, default=0) / GIB:.2f}; "
+        + ("kept (keep_prefill)" if workflow.keep_prefill else "each released when its group is done"),
+        f"memory of a job: up to {max((workflow.cell_memory(cell) for cell in recalls), default=0):,} MB (estimate)",
+    ]
+    lines += [
+        f"models: about {cost.model_bytes(workflow) / GIB:.1f} GiB of weights in 16 bits",
+        f"GPU hours: about {cost.gpu_hours(workflow):.1f} on one GPU ({cost.ASSUMED})",
+    ]
+    missing = {dependencies.why_missing(kind) for kind in {cell.kind for cell in grid.cells.values()}} - {None}
+    lines += [f"cannot run yet: {problem}" for problem in sorted(filter(None, missing))]
+    return "\n".join(lines)
+
+
+def _tokens(workflow: Workflow, cells: list[Cell]) -> int:
+    return sum(workflow.prompts_of(cell) * workflow.context_of(cell) for cell in cells)
+
+
+def _decoded(workflow: Workflow, cell: Cell) -> int:
+    return workflow.prompts_of(cell) * int(cell.spec["new_tokens"])

@@ -1,0 +1,108 @@
+"""From tables and cells to the data of the report: results.json, trials.parquet, timings.json, config.json.
+
+Pure functions of the cells (timings and the machine's description aside). Imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from kvatlas.analysis import exports, trials
+from kvatlas.analysis.claims import claim_file as claim_files
+from kvatlas.analysis.claims import judge, reanalyses
+from kvatlas.analysis.published import compare
+from kvatlas.errors import KvatlasError
+from kvatlas.files import read_json, write_json
+from kvatlas.grid import studies
+from kvatlas.grid.cells import RECALL, Cell, Grid
+from kvatlas.paths import CLAIMS_FILE, PUBLISHED_FOLDER, model_file, timing_of
+from kvatlas.pipeline.tables import load_trials
+from kvatlas.tracking.fingerprint import MODEL_PACKAGES, version
+
+SCHEMA = 1
+_PACKAGES = (*MODEL_PACKAGES, "scipy", "sentence-transformers", "kvatlas")
+_TIMING_PLACE = ("study", "model", "arm", "method", "budget", "quantizer", "mode", "context", "shard")
+
+Config = Mapping[str, Any]
+
+
+def write_results(config: Config, folder: Path) -> None:
+    """Write results.json, the parquet files, timings.json and config.json of a run into `folder`."""
+    grid = studies.grid(config)
+    sections = {study: read_json(grid.paths.table(study)) for study in config["studies"]}
+    recalled = {cell.study for cell in grid.of_kind(RECALL)}
+    loaded = {study: load_trials(grid, study) for study in config["studies"]}
+    results: dict[str, Any] = {"schema": SCHEMA, "run": config["run"], "studies": sections}
+    results["claims"] = judge.evaluate(claim_files.load(CLAIMS_FILE), results)
+    results["corrections"] = reanalyses.evaluate(reanalyses.load(CLAIMS_FILE), results["claims"])
+    compared = {study: rows for study, rows in loaded.items() if study in recalled}
+    results["published"] = compare.compare(PUBLISHED_FOLDER, results, compared)
+    results["cells"] = cell_rows(grid)
+    timings = timing_rows(grid)
+    answers = [trial for rows in loaded.values() for trial in rows if "output" in trial]
+    trials.write_parquet(answers, folder / "trials.parquet")
+    exports.write(folder, loaded, studies.data_files(config))
+    write_json(folder / "results.json", results)
+    write_json(folder / "timings.json", {"rows": timings})
+    write_json(folder / "config.json", describe(config, timings))
+
+
+def cell_rows(grid: Grid) -> list[dict[str, Any]]:
+    """What every number is made of: the cells, each with its trials and their checksum.
+
+    The header of a cell does not count: it changes with every edit of the code, also where no trial does.
+    """
+    rows = []
+    for cell in grid.trial_cells():
+        place = {"study": cell.study, "model": cell.model, "arm": cell.arm, "path": str(cell.output)}
+        trial_lines = Path(cell.output).read_bytes().splitlines(keepends=True)[1:]
+        digest = xxhash.xxh3_128(b"".join(trial_lines)).hexdigest()
+        rows.append(place | {"trials": len(trial_lines), "checksum": digest})
+    return rows
+
+
+def timing_rows(grid: Grid) -> list[dict[str, Any]]:
+    """The timing sidecars of the trial cells, each with its place in the grid; cells without one are left out."""
+    cells = [cell for cell in grid.trial_cells() if timing_of(cell.output).is_file()]
+    return [read_json(timing_of(cell.output)) | _place(cell) for cell in cells]
+
+
+def _place(cell: Cell) -> dict[str, Any]:
+    return {key: cell.spec[key] for key in _TIMING_PLACE if key in cell.spec} | {"group": cell.group}
+
+
+def describe(config: Config, timings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Where the numbers come from: the configuration, models, packages, machine and RoPE inversion telemetry."""
+    names = [*config["models"], config["embedder"]]
+    return {
+        "run": config["run"],
+        "config": dict(config),
+        "models": {name: _provenance(name) for name in names},
+        "packages": {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()},
+        "hardware": {"system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count()},
+        "rope_telemetry": _telemetry(timings),
+    }
+
+
+def _provenance(name: str) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = read_json(model_file(name))
+    except KvatlasError:
+        return {}
+    return record
+
+
+def _telemetry(timings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The largest error of undoing and redoing RoPE that the cells of each model met."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in timings:
+        for key, value in (row.get("rope_telemetry") or {}).items():
+            known = found.setdefault(row["model"], {"model": row["model"]})
+            known[key] = max(known.get(key, value), value)
+    return [found[model] for model in sorted(found)]

@@ -1,0 +1,1 @@
+"""The explorer: one page with all arms, prompts and outputs inside."""

@@ -1,0 +1,196 @@
+"""Publishing a report folder as a dataset repository on the Hugging Face Hub, in one commit or none.
+
+The card is checked before anything is sent. What the repository already has is not sent again, and where nothing
+changed there is no commit. Logins are read by the Hub's own library and never shown. Knows nothing of how a report is
+made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyarrow import ArrowInvalid, parquet
+
+from kvatlas.errors import KvatlasError
+from kvatlas.files import checksum
+from kvatlas.reporting.hub import cards
+
+CARD = "README.md"
+MESSAGE = "Update the report"
+# Files that a former report may have left in the repository; everything else there is somebody else's.
+_OURS = ("figures/",)
+_DATA = ".parquet"
+_UNAUTHORIZED, _FORBIDDEN, _CONFLICTS, _SERVER_ERRORS = 401, 403, (409, 412), 500
+
+
+@dataclass(frozen=True)
+class ReportFile:
+    """One file of the report: its path in the repository and on disk, and its bytes."""
+
+    path: str
+    source: Path
+    size: int
+
+
+def collect(folder: Path) -> list[ReportFile]:
+    """Check the report in `folder` and return its files by path; hidden and half-written ones are left out.
+
+    Raises KvatlasError when there is no report, when a data file is broken, or when the card is not valid.
+    """
+    if not (folder / CARD).is_file():
+        raise KvatlasError(f"{folder}: there is no {CARD} to publish; build the report with snakemake first")
+    rows = sum(_rows(path) for path in sorted(folder.glob(f"*{_DATA}")))
+    cards.validate((folder / CARD).read_text(encoding="utf-8"), folder, rows=rows)
+    found = []
+    for source in sorted(folder.rglob("*")):
+        path = source.relative_to(folder)
+        hidden = any(part.startswith(".") for part in path.parts)
+        if source.is_file() and not hidden and source.suffix != ".part":
+            found.append(ReportFile(path.as_posix(), source, source.stat().st_size))
+    return found
+
+
+def _rows(path: Path) -> int:
+    try:
+        return int(parquet.read_metadata(path).num_rows)
+    except (ArrowInvalid, OSError) as error:
+        raise KvatlasError(f"{path}: not a readable parquet file; build the report again with snakemake") from error
+
+
+def describe(files: Sequence[ReportFile]) -> str:
+    """Return the files with their sizes, one a line, and the total."""
+    lines = [f"{_size(file.size):>10}  {file.path}" for file in files]
+    return "\n".join([*lines, f"{_size(sum(file.size for file in files)):>10}  in {len(files)} files"])
+
+
+def _size(size: int) -> str:
+    for unit, scale in (("MiB", 2**20), ("KiB", 2**10)):
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    return f"{size} B"
+
+
+def publish(files: Sequence[ReportFile], repo_id: str, *, private: bool = False) -> str:
+    """Bring the dataset repository `repo_id` up to `files`, and return what was done in one line.
+
+    A repository that does not exist is made, private with `private`. Files of a former report that are gone are
+    removed: figures, and parquet files beside the card. Raises KvatlasError, one line, for every failure of the Hub;
+    nothing is half published then, because everything is one commit.
+    """
+    from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi, get_token
+
+    if repo_id.count("/") != 1:
+        raise KvatlasError(f"publish.repo_id: '{repo_id}' names no user or organization; write NAME/REPOSITORY")
+    with hub_errors(repo_id):
+        if get_token() is None:
+            raise KvatlasError(
+                "publish: no login found; run `hf auth login` once, or set HF_TOKEN to a token that writes"
+            )
+        api = HfApi()
+        head = _open_repository(api, repo_id, private)
+        remote = _remote_files(api, repo_id, head)
+        changed = [file for file in files if not _is_same(file, remote.get(file.path))]
+        stale = _stale(remote, files)
+        if not changed and not stale:
+            return f"{repo_id}: nothing changed, no commit was made"
+        operations: list[CommitOperationAdd | CommitOperationCopy | CommitOperationDelete] = [
+            *(CommitOperationAdd(path_in_repo=file.path, path_or_fileobj=file.source) for file in changed),
+            *(CommitOperationDelete(path_in_repo=path) for path in stale),
+        ]
+        commit = api.create_commit(repo_id, operations, commit_message=MESSAGE, repo_type="dataset", parent_commit=head)
+    size = _size(sum(file.size for file in changed))
+    removed = f", {len(stale)} removed" if stale else ""
+    return f"{repo_id}: {len(changed)} files sent ({size}){removed}, in one commit: {commit.commit_url}"
+
+
+def _open_repository(api: Any, repo_id: str, private: bool) -> str | None:
+    """Return the repository's newest commit, making the repository where there is none."""
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        info = api.dataset_info(repo_id)
+    except RepositoryNotFoundError:
+        api.create_repo(repo_id, repo_type="dataset", private=private or None, exist_ok=True)
+        info = api.dataset_info(repo_id)
+    if private and not info.private:
+        raise KvatlasError(
+            f"publish.private: {repo_id} exists and is public; make it private in its settings, or choose another name"
+        )
+    head: str | None = info.sha
+    return head
+
+
+def _remote_files(api: Any, repo_id: str, revision: str | None) -> dict[str, Any]:
+    entries = api.list_repo_tree(repo_id, recursive=True, repo_type="dataset", revision=revision)
+    return {entry.path: entry for entry in entries if hasattr(entry, "blob_id")}
+
+
+def _is_same(file: ReportFile, remote: Any) -> bool:
+    """Whether the repository has these very bytes: by sha256 for large files, by git's object id for the others."""
+    if remote is None or remote.size != file.size:
+        return False
+    if remote.lfs is not None:
+        return bool(remote.lfs.sha256 == checksum(file.source, hashlib.sha256))
+    content = file.source.read_bytes()
+    return bool(remote.blob_id == hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest())
+
+
+def _stale(remote: Mapping[str, Any], files: Sequence[ReportFile]) -> list[str]:
+    """The files of a former report that this one no longer has."""
+    kept = {file.path for file in files}
+    ours = [path for path in remote if path.startswith(_OURS) or ("/" not in path and path.endswith(_DATA))]
+    return sorted(set(ours) - kept)
+
+
+@contextmanager
+def hub_errors(repo_id: str) -> Iterator[None]:
+    """Turn the Hub's errors in the block into a KvatlasError of one line that names the way out."""
+    import httpx2
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.HfHubHTTPError as error:
+        raise KvatlasError(f"publish: {repo_id}: {_explain(error)}") from error
+    except errors.OfflineModeIsEnabled as error:
+        raise KvatlasError("publish: HF_HUB_OFFLINE is set; unset it and run the same command again") from error
+    except (httpx2.HTTPError, ConnectionError, TimeoutError) as error:
+        endpoint = os.environ.get("HF_ENDPOINT", "the Hub")
+        raise KvatlasError(
+            f"publish: {endpoint} cannot be reached ({type(error).__name__}); check the network and run the same "
+            "command again"
+        ) from error
+    except RuntimeError as error:  # while a large file is sent ahead of the commit
+        raise KvatlasError(
+            f"publish: {repo_id}: {_one_line(error)}; nothing was committed, run the same command again"
+        ) from error
+    except json.JSONDecodeError as error:
+        raise KvatlasError(f"publish: {repo_id}: the answer was not the Hub's; check HF_ENDPOINT, try later") from error
+    except errors.HFValidationError as error:
+        raise KvatlasError(f"publish.repo_id: {_one_line(error)} Write NAME/REPOSITORY.") from error
+    except ValueError as error:  # the Hub's own check of the card
+        raise KvatlasError(f"publish: {repo_id}: the Hub refuses the card: {_one_line(error)}") from error
+
+
+def _explain(error: Any) -> str:
+    status = error.response.status_code
+    if status == _UNAUTHORIZED:
+        return "the Hub does not accept the token; log in again with `hf auth login`, or set HF_TOKEN to a valid one"
+    if status == _FORBIDDEN:
+        return "this login may not write there; use a token with write access to it, or another --repo-id"
+    if status in _CONFLICTS:
+        return "the repository changed meanwhile; run the same command again"
+    if status >= _SERVER_ERRORS:
+        return f"the Hub failed (status {status}); nothing was committed, run the same command again later"
+    return _one_line(error)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,145 @@
+"""Cards: front matter that the Hub accepts, as far as that can be checked offline, and a check that
+refuses the rest.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import DatasetCard
+from huggingface_hub.repocard_data import model_index_to_eval_results
+
+from kvatlas.errors import KvatlasError
+from kvatlas.reporting.hub import cards
+
+TITLE = 'Needles: "a study" # of | caches'
+
+
+def made(rows: int = 1960) -> dict[str, Any]:
+    return cards.front_matter(TITLE, ["smollm2-135m"], {"trials.parquet": rows})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "trials.parquet").write_bytes(b"PAR1")
+    return tmp_path
+
+
+def test_our_front_matter_is_valid_and_reads_back_as_it_was_written(folder: Path) -> None:
+    text = cards.dump(made()) + "\n# Page\n"
+    assert cards.validate(text, folder, rows=1960) == made()
+    assert DatasetCard(text).data.to_dict()["pretty_name"] == TITLE
+
+
+@pytest.mark.parametrize(
+    ("rows", "category"),
+    [
+        (0, "n<1K"),
+        (999, "n<1K"),
+        (1000, "1K<n<10K"),
+        (99_999, "10K<n<100K"),
+        (10**6, "1M<n<10M"),
+        (10**10, "1B<n<10B"),
+    ],
+)
+def test_the_size_category_follows_the_rows(rows: int, category: str) -> None:
+    assert cards.size_category(rows) == category
+    assert category in cards.SIZE_CATEGORIES
+
+
+def test_trials_are_the_first_and_default_configuration() -> None:
+    front = cards.front_matter(TITLE, [], {"layers.parquet": 10, "trials.parquet": 20})
+    assert [config["config_name"] for config in front["configs"]] == ["trials", "layers"]
+    assert [config.get("default") for config in front["configs"]] == [True, None]
+    assert front["size_categories"] == ["n<1K"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"license": "nonsense"}, "license 'nonsense' is not one that the Hub knows"),
+        ({"size_categories": ["tiny"]}, "size_categories 'tiny' is not one"),
+        ({"size_categories": ["n<1K"]}, "size_categories must be 1K<n<10K for 1960 rows"),
+        ({"task_categories": ["forgetting"]}, "task_categories 'forgetting'"),
+        ({"task_categories": "text-generation"}, "task_categories must be a list"),
+        ({"tags": []}, "tags missing"),
+        ({"tags": [3]}, "tags must be a list of words"),
+        ({"pretty_name": ""}, "pretty_name missing"),
+        ({"configs": [{"data_files": []}]}, "needs a config_name"),
+        (
+            {"configs": [{"config_name": "a", "data_files": [{"split": "test", "path": "gone.parquet"}]}]},
+            "'gone.parquet' does not exist",
+        ),
+        ({"configs": [{"config_name": "a"}]}, "data file 'None' does not exist"),
+    ],
+)
+def test_a_card_with_one_thing_wrong_is_refused_by_name(folder: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(KvatlasError, match=message.replace("(", r"\(")):
+        cards.validate(cards.dump({**made(), **change}), folder, rows=1960)
+
+
+def test_two_configurations_cannot_share_a_name_or_both_be_the_default(folder: Path) -> None:
+    one = made()["configs"][0]
+    with pytest.raises(KvatlasError, match="used twice"):
+        cards.validate(cards.dump({**made(), "configs": [one, one]}), folder)
+    with pytest.raises(KvatlasError, match="only one entry"):
+        cards.validate(cards.dump({**made(), "configs": [one, {**one, "config_name": "b"}]}), folder)
+
+
+@pytest.mark.parametrize(
+    ("card", "message"),
+    [
+        ("# No front matter", "no front matter"),
+        ("---\nlicense: mit\nlicense: apache-2.0\n---\n", "'license' is given more than once"),
+        ("---\nconfigs:\n- {config_name: a, config_name: b}\n---\n", "'config_name' is given more than once"),
+        ("---\na: !!python/tuple [1]\n---\n", "not plain YAML"),
+        ("---\na: [1\n---\n", "not plain YAML"),
+        ("---\njust words\n---\n", "not a mapping"),
+    ],
+)
+def test_front_matter_is_read_strictly(card: str, message: str) -> None:
+    with pytest.raises(KvatlasError, match=message):
+        cards.parse(card)
+
+
+def test_values_that_are_not_plain_yaml_cannot_be_written() -> None:
+    with pytest.raises(yaml.representer.RepresenterError):
+        cards.dump({"pretty_name": object()})
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    base = {
+        "model": "tiny",
+        "mode": "aware",
+        "arm": "snapkv-4x",
+        "method": "snapkv",
+        "budget": "4x",
+        "quantizer": "none",
+    }
+    return {**base, "recall": 0.8444444, "ref_ppl": 1.189, "gate_passed": True, **changes}
+
+
+def test_the_model_index_is_one_that_the_hub_client_reads() -> None:
+    rows = [
+        row(),
+        row(arm="full", method="full", budget="none", recall=None),
+        row(mode="floor"),
+        row(model="other"),
+        row(arm="x", gate_passed=False),
+    ]
+    block = cards.model_index({"studies": {"needle": {"rows": rows}}}, "tiny")
+    name, evaluations = model_index_to_eval_results(yaml.safe_load(cards.dump(block, rulers=False))["model-index"])
+    assert name == "tiny"
+    found = [(item.dataset_config, item.metric_type, item.metric_value) for item in evaluations]
+    assert found == [
+        ("full", "perplexity", 1.189),
+        ("snapkv-4x", "recall", 0.844444),
+        ("snapkv-4x", "perplexity", 1.189),
+    ]
+
+
+def test_a_model_without_results_has_no_model_index() -> None:
+    assert cards.model_index({"studies": {}}, "tiny") == {}

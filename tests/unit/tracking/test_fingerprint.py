@@ -1,0 +1,176 @@
+"""A fingerprint changes with what code means, for exactly the cells that use it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvatlas.errors import KvatlasError
+from kvatlas.paths import module_file
+from kvatlas.tracking import dependencies, fingerprint
+from kvatlas.tracking.fingerprint import combine, differences, explain
+
+FILES = {
+    "kvatlas/__init__.py": '"""Package."""\n__version__ = "1"\n',
+    "kvatlas/top.py": (
+        '"""Top."""\nfrom kvatlas.lib import tool\nfrom . import plain\n\n'
+        "def work(x):\n    'Doc.'\n    from kvatlas.late import thing\n    return tool.f(thing(x))\n"
+    ),
+    "kvatlas/plain.py": "VALUE = 1\n",
+    "kvatlas/late.py": "def thing(x):\n    return x\n",
+    "kvatlas/unused.py": "VALUE = 2\n",
+    "kvatlas/lib/__init__.py": "",
+    "kvatlas/lib/tool.py": "import json\nfrom ..relative import other\n\n\ndef f(x):\n    return other(x)\n",
+    "kvatlas/relative.py": "def other(x):\n    return x + 1\n",
+    "kvatlas/registry.py": 'POLICIES = {"a": "kvatlas.late:thing"}\n\n\ndef find(n):\n    return POLICIES[n]\n',
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        path = tmp_path / "src" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "src"
+
+
+def parts(tree: Path, *modules: str) -> dict[str, str]:
+    for cached in (
+        fingerprint.closure,
+        module_file,
+        fingerprint._imports,
+        fingerprint._tree,
+        fingerprint._code_hash,
+    ):
+        cached.cache_clear()
+    return explain(modules or ("kvatlas.top",), root=tree)
+
+
+def edit(tree: Path, name: str, old: str, new: str) -> None:
+    path = tree / name
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_the_closure_follows_absolute_relative_and_late_imports_and_packages(tree: Path) -> None:
+    assert set(parts(tree)) == {
+        f"src/kvatlas/{name}.py"
+        for name in ("__init__", "top", "plain", "late", "lib/__init__", "lib/tool", "relative")
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("kvatlas/top.py", '"""Top."""', '"""Another docstring."""'),
+        ("kvatlas/top.py", "    'Doc.'\n", ""),
+        ("kvatlas/relative.py", "x + 1", "x   +  1  # a comment"),
+        ("kvatlas/relative.py", "\n    return", "\n\n    return"),
+        ("kvatlas/__init__.py", '"1"', '"2"'),
+        ("kvatlas/unused.py", "2", "3"),
+    ],
+)
+def test_comments_docstrings_format_version_and_unused_modules_do_not_count(
+    tree: Path, name: str, old: str, new: str
+) -> None:
+    before = combine(parts(tree))
+    edit(tree, name, old, new)
+    assert combine(parts(tree)) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("kvatlas/top.py", "tool.f(thing(x))", "thing(tool.f(x))"),
+        ("kvatlas/relative.py", "x + 1", "x + 2"),
+        ("kvatlas/relative.py", "x + 1", "x - 1"),
+        ("kvatlas/plain.py", "1", "'1'"),
+        ("kvatlas/lib/__init__.py", "", "SET = True\n"),
+        ("kvatlas/late.py", "return x", "return None"),
+        ("kvatlas/late.py", "def thing(x)", "def thing(x, y=0)"),
+    ],
+)
+def test_code_counts_and_the_changed_file_is_named(tree: Path, name: str, old: str, new: str) -> None:
+    before = parts(tree)
+    edit(tree, name, old, new)
+    after = parts(tree)
+    assert combine(after) != combine(before)
+    assert differences(before, after) == [f"src/{name} changed"]
+
+
+def test_a_line_more_in_the_registry_does_not_count_but_its_code_does(tree: Path) -> None:
+    before = combine(parts(tree, "kvatlas.registry"))
+    edit(tree, "kvatlas/registry.py", '{"a"', '{"b": "kvatlas.plain:VALUE", "a"')
+    assert combine(parts(tree, "kvatlas.registry")) == before
+    edit(tree, "kvatlas/registry.py", "POLICIES[n]", "POLICIES.get(n)")
+    assert combine(parts(tree, "kvatlas.registry")) != before
+
+
+def test_a_module_that_does_not_exist_is_named(tree: Path) -> None:
+    with pytest.raises(KvatlasError, match=r"module kvatlas\.nothing does not exist"):
+        parts(tree, "kvatlas.nothing")
+
+
+def test_data_files_count_by_their_bytes(tree: Path) -> None:
+    page = tree.parent / "page.md"
+    page.write_text("one")
+    before = explain((), ["page.md"], root=tree)
+    page.write_text("two")
+    assert differences(before, explain((), ["page.md"], root=tree)) == ["page.md changed"]
+    page.unlink()
+    with pytest.raises(KvatlasError, match=r"page\.md: no such file"):
+        explain((), ["page.md"], root=tree)
+
+
+def test_differences_tell_new_and_dropped_parts_and_versions() -> None:
+    lines = differences({"a.py": "1", "package torch": "2.12"}, {"b.py": "1", "package torch": "2.13"})
+    assert lines == ["a.py is no longer used", "b.py is new", "package torch changed (2.12 -> 2.13)"]
+
+
+def spec(policy: str, quantizer: str = "none") -> dict[str, object]:
+    return {"kind": "recall", "policy": {"name": policy}, "quantizer": quantizer}
+
+
+def test_an_arm_depends_on_its_own_policy_and_on_no_other() -> None:
+    random, snapkv = dependencies.cell_code(spec("random")), dependencies.cell_code(spec("snapkv"))
+    folder = "src/kvatlas/compression/policies"
+    assert f"{folder}/random.py" in random
+    assert f"{folder}/snapkv.py" not in random
+    assert f"{folder}/snapkv.py" in snapkv
+    assert f"{folder}/random.py" not in snapkv
+    full = dependencies.cell_code(spec("full"))
+    assert {name for name in full if name.startswith(folder)} <= {f"{folder}/__init__.py", f"{folder}/base.py"}
+
+
+def test_all_arms_depend_on_the_cache_and_none_on_the_grid_or_the_commands() -> None:
+    for policy in ("full", "random", "snapkv_emeans"):
+        files = dependencies.cell_code(spec(policy))
+        assert "src/kvatlas/lm/cache.py" in files
+        assert not {f"src/kvatlas/{name}.py" for name in ("cells", "studies", "config", "cli", "workflow")} & set(files)
+
+
+def test_versions_count_unless_they_are_not_tracked() -> None:
+    assert "package torch" in dependencies.cell_code(spec("random"))
+    assert not [n for n in dependencies.cell_code(spec("random"), track_versions=False) if n.startswith("package ")]
+
+
+def test_a_figure_depends_on_its_own_module_and_on_no_other_figure() -> None:
+    names = dependencies.figure_names()
+    assert len(names) > 1
+    for name in names:
+        files = dependencies.figure_code(name)
+        others = {f"src/kvatlas/reporting/figures/{other}.py" for other in names if other != name}
+        assert not others & set(files)
+
+
+def test_pages_depend_on_their_templates() -> None:
+    assert any(name.endswith("README.md.j2") for name in dependencies.pages_code())
+
+
+def test_how_a_model_is_described_does_not_refetch_it() -> None:
+    entry = {"source": "wheel", "version": "1", "format": "gguf", "title": "A"}
+    before = combine(dependencies.fetch_code("model", entry))
+    assert combine(dependencies.fetch_code("model", entry | {"title": "B", "max_positions": 4})) == before
+    assert combine(dependencies.fetch_code("model", entry | {"version": "2"})) != before
