@@ -17,7 +17,7 @@ from benchmarks.common import measured, save
 from tests.support.checkout import TOY, Checkout, make_checkout
 
 ARMS = 6  # three methods at two budgets
-EXTRA = 2  # the full cache, and the floor's
+EXTRA = 2  # the full cache, and that of the question without its context
 
 
 def synthetic(cells: int) -> dict[str, Any]:

@@ -64,9 +64,9 @@ class Paths:
         """The trials of an arm on a group."""
         return f"{self.results}/cells/{study}/{model}/{arm}/{group}.jsonl"
 
-    def checked(self, study: str, model: str, group: str) -> str:
-        """The seal of a group: its cells were complete, current and paired."""
-        return f"{self.results}/checked/{study}/{model}/{group}.json"
+    def verified(self, study: str, model: str, group: str) -> str:
+        """The record that a group's cells were complete, current and paired."""
+        return f"{self.results}/verified/{study}/{model}/{group}.json"
 
     def embeddings(self, model: str) -> str:
         """The embedding cosines of one model's outputs."""

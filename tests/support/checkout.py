@@ -78,7 +78,7 @@ def run(spec, inputs, output):
 
 def trial(spec, prompt):
     draw = zlib.crc32(f"{spec['arm']} {prompt['id']}".encode()) % 100 / 100
-    hit = spec["mode"] != "floor" and (spec["method"] == "full" or draw < 0.5)
+    hit = spec["mode"] != "no_context" and (spec["method"] == "full" or draw < 0.5)
     nlls = [0.1 + draw / 10, 0.2]
     kept = spec["context"] // (1 if spec["method"] == "full" else 4)
     head = {key: spec[key] for key in ("study", "model", "arm", "method", "budget", "quantizer", "mode", "context")}

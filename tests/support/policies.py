@@ -24,9 +24,9 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
 }
 CLUSTERING: dict[str, list[dict[str, Any]]] = {
     "emeans_post_rope": [{"window": 4}, {"window": 4, "weights": "uniform"}, {"window": 4, "weights": "cumulative"}],
-    "emeans_pre_rope": [{"window": 4}, {"window": 4, "mass_bias": True}],
+    "emeans_pre_rope": [{"window": 4}, {"window": 4, "proportional_attention": True}],
     "pinned_emeans": [{"window": 4}],
-    "snapkv_emeans": [{"window": 4}, {"window": 4, "mass_bias": True}],
+    "snapkv_emeans": [{"window": 4}, {"window": 4, "proportional_attention": True}],
 }
 EVICTION_SPECS = [{"name": name, **more} for name, variants in PARAMETERS.items() for more in variants]
 CLUSTERING_SPECS = [{"name": name, **more} for name, variants in CLUSTERING.items() for more in variants]

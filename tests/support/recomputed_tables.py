@@ -56,16 +56,16 @@ class Prompts(Section):
     def __init__(self, tables: Tables, study: str, model: str, mode: str | None, head_dim: int | None) -> None:
         rows = [row for row in tables["trials"] if (row["study"], row["model"]) == (study, model)]
         self.suite = study == "task_suite"
-        self.floor = [row for row in rows if row["mode"] == "floor"]
+        self.no_context = [row for row in rows if row["mode"] == "no_context"]
         self.arms = grouped([row for row in rows if row["mode"] == (mode or "suite")], lambda row: row["arm"])
         passages = [row for row in tables["streams"] if (row["study"], row["model"]) == (study, model)]
         self.passages = {(row["arm"], row["protocol"]): row for row in passages}
 
     def closed(self, metric: str) -> bool:
         """Hits are compared where the full cache masters the task, and nothing is guessed without the context."""
-        full, floor = self.of_family(self.arms.get("full", []), metric), self.of_family(self.floor, metric)
+        full, no_context = self.of_family(self.arms.get("full", []), metric), self.of_family(self.no_context, metric)
         mastered = full and np.mean([row["hit"] for row in full]) > 0.8
-        guessed = not floor or np.mean([row["hit"] for row in floor]) >= 0.1
+        guessed = not no_context or np.mean([row["hit"] for row in no_context]) >= 0.1
         return of_hits(metric) and not (mastered and not guessed)
 
     def of_family(self, rows: list[Row], metric: str) -> list[Row]:

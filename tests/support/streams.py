@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-# (method, setting, mean loss over the full cache after the budget binds, in nats)
+# (method, protection, mean loss over the full cache after the budget binds, in nats)
 ONLINE_ARMS = (
     ("snapkv", "base", 0.05),
     ("keydiff", "base", 0.30),
@@ -43,8 +43,8 @@ def online_trials(
             common = (model, protocol, size, tokens, shared)
             trials.append(_trial(rng, common, "full", "base", "none", 0.0, noise))
             for budget in budgets if protocol == "online" else budgets[:1]:
-                for method, setting, loss in ONLINE_ARMS:
-                    trials.append(_trial(rng, common, method, setting, str(budget), loss * 256 / budget, noise))
+                for method, protection, loss in ONLINE_ARMS:
+                    trials.append(_trial(rng, common, method, protection, str(budget), loss * 256 / budget, noise))
     return trials
 
 
@@ -52,7 +52,7 @@ def _trial(
     rng: np.random.Generator,
     common: tuple[str, str, int, int, np.ndarray],
     method: str,
-    setting: str,
+    protection: str,
     budget: str,
     loss: float,
     noise: float,
@@ -73,18 +73,18 @@ def _trial(
     return {
         "study": "online_lm",
         "model": model,
-        "arm": f"{method}{label}{'' if setting == 'base' else f'-{setting}'}",
+        "arm": f"{method}{label}{'' if protection == 'base' else f'-{protection}'}",
         "method": method,
         "policy": method,
         "budget": budget,
         "quantizer": "none",
-        "setting": setting,
+        "protection": protection,
         "protocol": protocol,
         "tokens": tokens,
         "block": block,
         "text": "lee-news",
         "id": f"lee-news-{tokens}",
-        **(FAIR if setting == "fair" else BARE),
+        **(FAIR if protection == "fair" else BARE),
         "skip_layers": [],
         "reindexed": False,
         "first_prediction": first,

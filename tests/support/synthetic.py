@@ -73,7 +73,7 @@ ARMS: tuple[Arm, ...] = (
     ),
     Arm("sink_recent", "4x", 1.3, 1.32, "int8", 8.5, late_only=True),
 )
-POLICIES = {"full": "full", "emeans_pre_rope_mass": "emeans_pre_rope"}
+POLICIES = {"full": "full", "emeans_pre_rope_proportional": "emeans_pre_rope"}
 NASTY_OUTPUTS = (
     "The code is | `QZT` | <b>bold</b> [link](http://example.com) {{ 7 * 7 }}",
     "```\nI do not know.\n```",
@@ -92,7 +92,7 @@ def recall_trials(
     seeds_per_shard: int = 4,
     depths: Sequence[int] = (10, 30, 50, 70, 90),
     haystack_sd: float = 0.8,
-    floor: bool = True,
+    no_context: bool = True,
     random_state: int = 0,
 ) -> list[dict[str, Any]]:
     """Make loaded trials (with `cell` and `embed_cosine`) of a fully crossed grid; same arguments, same trials."""
@@ -117,8 +117,8 @@ def recall_trials(
                         "question": f"What is the code at {depth}% of haystack {seed}?",
                         "shard": seed // seeds_per_shard,
                     }
-                    for mode in (*modes, *(("floor",) if floor else ())):
-                        for arm in arms if mode != "floor" else (FULL,):
+                    for mode in (*modes, *(("no_context",) if no_context else ())):
+                        for arm in arms if mode != "no_context" else (FULL,):
                             effect = hay + needle_effect - 0.3 * (mode == "agnostic" and arm.method == "snapkv") * 5
                             trials.append(_trial(rng, {**base, "mode": mode}, arm, effect, reference))
     return trials
@@ -133,7 +133,7 @@ def _trial(
     retained = _retained(rng, arm, depth)
     if arm.late_only and retained < 0.5:
         strength = -4.0
-    hit = bool(mode != "floor" and strength + effect + rng.normal(0, 0.4) > 0)
+    hit = bool(mode != "no_context" and strength + effect + rng.normal(0, 0.4) > 0)
     nlls = reference + np.abs(rng.normal(arm.excess_nll, 0.1 * arm.excess_nll + 0.002, size=len(reference)))
     nlls = reference if arm == FULL else nlls
     slots = _slots(arm, context)
@@ -157,7 +157,7 @@ def _trial(
         "ref_kls": [0.0 if arm == FULL else float(x) for x in (nlls - reference) * 0.8],
         "ref_top1": [bool(x < 1.0) for x in nlls],
         "hidden_cosine": 1.0 if arm == FULL else float(1 - 0.015 * min(arm.excess_nll, 1.5)),
-        "needle_retained": None if mode == "floor" else retained,
+        "needle_retained": None if mode == "no_context" else retained,
         "prompt_tokens": context,
         "slots": float(slots),
         "full_slots": context - 1,

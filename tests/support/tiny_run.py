@@ -1,7 +1,7 @@
 """A copy of the repository that runs its real experiments end to end on tiny random models, in a minute or two.
 
-Two needle arms per budget, a floor and a noise floor: every rule but the fetching of wheels and texts has a job. The
-models are sources of kind `path`, made in code, so nothing is downloaded.
+Two needle arms per budget, a question without its context and a noise floor: every rule but the fetching of wheels and
+texts has a job. The models are sources of kind `path`, made in code, so nothing is downloaded.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def test_a_run_from_scratch_has_one_prefill_per_group_and_one_recall_per_arm(tmp
         "prefill": 4,
         "recall": 2 * 7 + 2,
         "online_lm": 5,
-        "seal": 5,
+        "verify": 5,
         "embed": 1,
         "aggregate": 2,
         "results": 1,
@@ -63,8 +63,8 @@ def test_prefill_tensors_are_released_and_their_manifests_stay(finished: Checkou
     assert sorted(path.name for path in folder.iterdir()) == [
         "aware-256-0.json",
         "aware-256-1.json",
-        "floor-256-0.json",
-        "floor-256-1.json",
+        "no_context-256-0.json",
+        "no_context-256-1.json",
     ]
 
 

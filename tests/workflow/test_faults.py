@@ -23,13 +23,13 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="fin
 RESULTS = "reports/toy/results.json"
 CELLS = "results/toy/cells/needle/smollm2-135m"
 CELL = f"{CELLS}/random-4x/aware-256-0.jsonl"
-TARGETS = (RESULTS, CELL, "results/toy/checked/needle/smollm2-135m/aware-256-0.json")
+TARGETS = (RESULTS, CELL, "results/toy/verified/needle/smollm2-135m/aware-256-0.json")
 LONG = 60.0
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """A finished run of three arms and a floor, up to its results."""
+    """A finished run of three arms and a no_context, up to its results."""
     config = copy.deepcopy(TOY)
     needle = config["studies"]["needle"]
     needle["seeds"] = 1

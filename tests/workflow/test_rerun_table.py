@@ -21,7 +21,7 @@ from tests.support.checkout import TOY, Checkout
 
 MODEL = "smollm2-135m"
 NEEDLE_GROUPS = ("aware-256-0", "aware-256-1")
-FLOOR_GROUPS = ("floor-256-0", "floor-256-1")
+NO_CONTEXT_GROUPS = ("no_context-256-0", "no_context-256-1")
 STREAM = "online-64-0"
 ARMS = ("full", "h2o-4x", "h2o-8x", "random-4x", "random-8x", "snapkv-4x", "snapkv-8x")
 STREAM_ARMS = ("full", "full-int8", "h2o-50pct", "random-50pct", "snapkv-50pct")
@@ -38,8 +38,8 @@ def streams(arms: Iterable[str]) -> set[str]:
     return {f"online_lm results/toy/cells/online_lm/{MODEL}/{arm}/{STREAM}.jsonl" for arm in arms}
 
 
-def seals(study: str, groups: Iterable[str]) -> set[str]:
-    return {f"seal results/toy/checked/{study}/{MODEL}/{group}.json" for group in groups}
+def verified(study: str, groups: Iterable[str]) -> set[str]:
+    return {f"verify results/toy/verified/{study}/{MODEL}/{group}.json" for group in groups}
 
 
 def prefills(groups: Iterable[str]) -> set[str]:
@@ -73,21 +73,21 @@ def tables(*studies: str) -> set[str]:
 
 
 def after(checkout: Checkout, *studies: str) -> set[str]:
-    """Everything behind the seals of some studies."""
+    """Everything behind the verified groups of some studies."""
     embedded = {f"embed results/toy/embeddings/{MODEL}.jsonl"} if "needle" in studies else NOTHING
     return embedded | tables(*studies) | report(checkout)
 
 
 def every_model_cell(checkout: Checkout) -> set[str]:
-    groups = NEEDLE_GROUPS + FLOOR_GROUPS
-    cells = recalls(ARMS) | recalls(["full"], FLOOR_GROUPS) | streams(STREAM_ARMS) | prefills(groups)
-    return cells | seals("needle", groups) | seals("online_lm", [STREAM]) | after(checkout, "needle", "online_lm")
+    groups = NEEDLE_GROUPS + NO_CONTEXT_GROUPS
+    cells = recalls(ARMS) | recalls(["full"], NO_CONTEXT_GROUPS) | streams(STREAM_ARMS) | prefills(groups)
+    return cells | verified("needle", groups) | verified("online_lm", [STREAM]) | after(checkout, "needle", "online_lm")
 
 
 def one_method(checkout: Checkout, method: str) -> set[str]:
     cells = recalls([f"{method}-4x", f"{method}-8x"]) | streams([f"{method}-50pct"])
-    sealed = seals("needle", NEEDLE_GROUPS) | seals("online_lm", [STREAM])
-    return cells | sealed | after(checkout, "needle", "online_lm")
+    groups = verified("needle", NEEDLE_GROUPS) | verified("online_lm", [STREAM])
+    return cells | groups | after(checkout, "needle", "online_lm")
 
 
 def append(path: str, text: str = "\nADDED = 1\n") -> Edit:
@@ -142,7 +142,7 @@ ROWS = {
     "another policy's file": Row(append(f"{POLICIES}/h2o.py"), lambda c: one_method(c, "h2o")),
     "a quantizer": Row(
         append("src/kvatlas/compression/quantizers/integer.py"),
-        lambda c: streams(["full-int8"]) | seals("online_lm", [STREAM]) | after(c, "online_lm"),
+        lambda c: streams(["full-int8"]) | verified("online_lm", [STREAM]) | after(c, "online_lm"),
     ),
     "a template": Row(append(f"{REPORTING}/templates/samples.md.j2", "\nAdded.\n"), lambda _: pages()),
     "the explorer": Row(append(f"{REPORTING}/templates/explorer/main.js", "\n// Added.\n"), lambda _: explorer()),
@@ -158,25 +158,31 @@ ROWS = {
     "a budget added": Row(
         reconfigure(add_budget),
         lambda c: (
-            recalls(["random-16x", "snapkv-16x", "h2o-16x"]) | seals("needle", NEEDLE_GROUPS) | after(c, "needle")
+            recalls(["random-16x", "snapkv-16x", "h2o-16x"]) | verified("needle", NEEDLE_GROUPS) | after(c, "needle")
         ),
     ),
     "a context added": Row(
         reconfigure(add_context),
-        lambda c: added_groups(["aware-128-0", "aware-128-1"], ["floor-128-0", "floor-128-1"]) | after(c, "needle"),
+        lambda c: (
+            added_groups(["aware-128-0", "aware-128-1"], ["no_context-128-0", "no_context-128-1"]) | after(c, "needle")
+        ),
     ),
     "a seed added": Row(
-        reconfigure(add_seed), lambda c: added_groups(["aware-256-2"], ["floor-256-2"]) | after(c, "needle")
+        reconfigure(add_seed), lambda c: added_groups(["aware-256-2"], ["no_context-256-2"]) | after(c, "needle")
     ),
     "the cache": Row(append("src/kvatlas/lm/cache.py"), every_model_cell),
     "the attention tap": Row(append("src/kvatlas/lm/attention.py"), every_model_cell),
 }
 
 
-def added_groups(aware: list[str], floor: list[str]) -> set[str]:
-    groups = [*aware, *floor]
+def added_groups(aware: list[str], no_context: list[str]) -> set[str]:
+    groups = [*aware, *no_context]
     return (
-        recalls(ARMS, aware) | recalls(["full"], floor) | prefills(groups) | prompts(groups) | seals("needle", groups)
+        recalls(ARMS, aware)
+        | recalls(["full"], no_context)
+        | prefills(groups)
+        | prompts(groups)
+        | verified("needle", groups)
     )
 
 

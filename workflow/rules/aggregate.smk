@@ -1,26 +1,26 @@
 # One arm per cell of the group; when all are there and current, the group is sealed and its prefill released.
-rule seal:
+rule verify:
     input:
-        FLOW.seal_cells,
+        FLOW.verify_cells,
     output:
-        f"{RESULTS}/checked/{{study}}/{{model}}/{{group}}.json",
+        f"{RESULTS}/verified/{{study}}/{{model}}/{{group}}.json",
     log:
-        f"logs/{RUN}/seal/{{study}}/{{model}}/{{group}}.log",
+        f"logs/{RUN}/verify/{{study}}/{{model}}/{{group}}.log",
     priority: 20
     conda:
         "../../environment.yml"
     resources:
         mem_mb=500,
     params:
-        spec=FLOW.seal_spec,
-        code=FLOW.seal_code,
+        spec=FLOW.verify_spec,
+        code=FLOW.verify_code,
     shell:
-        "kvatlas seal --spec {params.spec:q} --output {output} > {log} 2>&1"
+        "kvatlas verify --spec {params.spec:q} --output {output} > {log} 2>&1"
 
 
 rule embed:
     input:
-        FLOW.model_seals,
+        FLOW.model_verified,
         embedder=FLOW.embedder_file(),
     output:
         f"{RESULTS}/embeddings/{{model}}.jsonl",
@@ -65,7 +65,7 @@ rule aggregate:
 rule results:
     input:
         FLOW.tables(),
-        FLOW.grid.seals(),
+        FLOW.grid.verified(),
     output:
         results=report(
             f"{REPORT}/results.json",

@@ -21,7 +21,7 @@ STREAM_SCHEMA: pa.Schema = pa.schema(
     [
         *(
             (name, pa.string())
-            for name in ("study", "model", "arm", "method", "policy", "budget", "quantizer", "setting")
+            for name in ("study", "model", "arm", "method", "policy", "budget", "quantizer", "protection")
         ),
         *((name, pa.string()) for name in ("id", "protocol", "text")),
         *((name, pa.int64()) for name in ("tokens", "block", "passages", "first_prediction", "first_compressed")),

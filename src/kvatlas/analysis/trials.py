@@ -139,8 +139,8 @@ def _join_embeddings(trials: Sequence[Trial], files: Sequence[Path]) -> None:
     for trial in trials:
         group = Path(trial["cell"]).stem
         key = (trial["model"], trial["study"], trial["arm"], group, trial["id"])
-        # The floor arm answers without the context: whether its output is embedded is the run's choice.
-        if key not in cosines and trial["mode"] != "floor":
+        # Whether the output of a question without its context is embedded is the run's choice.
+        if key not in cosines and trial["mode"] != "no_context":
             raise KvatlasError(
                 f"{trial['cell']}: trial {trial['id']} has no embedding of model {trial['model']}; "
                 "delete the embeddings file and run the same command again"

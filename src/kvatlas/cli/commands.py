@@ -130,10 +130,10 @@ def _memory_advice(spec: Mapping[str, Any], error: BaseException) -> str:
     )
 
 
-def seal(args: Namespace) -> None:
-    """Check a group of cells, write its seal and release its prefill."""
+def verify(args: Namespace) -> None:
+    """Check a group of cells, record that and release its prefill."""
     spec = json.loads(args.spec)
-    staleness.seal(
+    staleness.verify_group(
         Workflow(spec["config"]),
         *(spec["study"], spec["model"], spec["group"]),
         args.output,

@@ -94,7 +94,7 @@ def _add_job_commands(command: Callable[[str, Handler, str], argparse.ArgumentPa
     cell = _job(command("cell", commands.cell, "Run one cell of the grid."))
     cell.add_argument("--input", nargs="*", default=[], metavar="NAME=PATH")
     cell.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
-    _job(command("seal", commands.seal, "Check the cells of a group and release its prefill."))
+    _job(command("verify", commands.verify, "Check the cells of a group and release its prefill."))
     aggregate = _job(command("aggregate", commands.aggregate, "Aggregate the cells of a study."))
     aggregate.add_argument("--study", required=True)
     _job(command("results", commands.results, "Write results.json and the other data of the report."))

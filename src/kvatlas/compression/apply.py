@@ -50,7 +50,7 @@ class Compressor:
             return
         context = PromptContext(self.rotary, self.seeds, step=self.steps, rarity=self.rarity)
         chosen = [index for index in range(len(cache.layers)) if index not in self.budget.skip_layers]
-        totals = self.policy.layer_totals([cache.layers[index] for index in chosen], slots)
+        totals = self.policy.layer_budgets([cache.layers[index] for index in chosen], slots)
         for layer_idx, total in zip(chosen, totals, strict=True):
             layer = cache.layers[layer_idx]
             if layer.n_slots > total:

@@ -146,7 +146,7 @@ def trial_of(spec: Mapping[str, Any], streams: Sequence[Stream]) -> dict[str, An
     return place | {
         "id": f"{spec['text']}-{spec['tokens']}",
         "policy": spec["policy"]["name"],
-        "setting": spec.get("setting", "base"),
+        "protection": spec.get("protection", "base"),
         **{key: spec[key] for key in ("n_sinks", "n_recent", "skip_layers")},
         "reindexed": stream.cache.reindexed,
         "first_prediction": stream.first_prediction,

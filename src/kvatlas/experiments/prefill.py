@@ -56,7 +56,7 @@ def prefill_rows(
     return cache
 
 
-def rest_of(lm: LanguageModel, prompts: Sequence[Mapping[str, Any]]) -> Tensor:
+def uncached_tokens(lm: LanguageModel, prompts: Sequence[Mapping[str, Any]]) -> Tensor:
     """Return the prompt tokens that are fed after the compression, `[B, q]`."""
     return lm.ids([prompt["ids"][prompt["n_compress"] :] for prompt in prompts])
 
@@ -65,7 +65,7 @@ def reference_of(
     lm: LanguageModel, cache: CompressedCache, prompts: Sequence[Mapping[str, Any]], new_tokens: int
 ) -> Reference:
     """Let the full cache answer, and score its answer by teacher forcing."""
-    rest = rest_of(lm, prompts)
+    rest = uncached_tokens(lm, prompts)
     own = greedy(lm, cache.fork(), rest, new_tokens)
     ids = torch.full((len(prompts), new_tokens), PADDING, dtype=torch.long, device=lm.device)
     ids[:, : own.ids.shape[1]] = own.ids
@@ -106,7 +106,7 @@ def _tensors(cache: CompressedCache) -> dict[str, Tensor]:
     for index, layer in enumerate(cache.layers):
         keys, values = layer.store.read()
         named |= {f"keys.{index}": keys, f"values.{index}": values}
-        named |= {f"{name}.{index}": column for name, column in layer.columns.items()}
+        named |= {f"{name}.{index}": column for name, column in layer.slot_statistics.items()}
     return {name: tensor.contiguous().cpu() for name, tensor in named.items()}
 
 
@@ -126,7 +126,7 @@ def load(
             cache = lm.new_cache(observation)
             for index, layer in enumerate(cache.layers):
                 layer.store = PlainStore(get(f"keys.{index}"), get(f"values.{index}"))
-                layer.columns = {name: get(f"{name}.{index}") for name in names}
+                layer.slot_statistics = {name: get(f"{name}.{index}") for name in names}
                 layer.n_slots = layer.store.read()[0].shape[2]
             cache.tokens_written = int(file.metadata()["tokens"])
             reference = Reference(get("reference.ids"), get("reference.log_probs"), get("reference.hidden"))

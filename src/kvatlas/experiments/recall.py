@@ -23,9 +23,9 @@ from kvatlas.compression.budget import Budget
 from kvatlas.compression.registry import UNQUANTIZED, make_policy, make_store
 from kvatlas.experiments.cellfile import Stopwatch, write_cell
 from kvatlas.experiments.decoding import PADDING, Continuation, greedy, padded, teacher_force, token_nlls
-from kvatlas.experiments.prefill import Reference, load, prefill_rows, prompt_rows, rest_of, stopped
+from kvatlas.experiments.prefill import Reference, load, prefill_rows, prompt_rows, stopped, uncached_tokens
 from kvatlas.files import read_jsonl
-from kvatlas.lm.cache import MASS, CompressedCache, Observation
+from kvatlas.lm.cache import CLUSTER_SIZE, CompressedCache, Observation
 from kvatlas.lm.loading import LanguageModel
 from kvatlas.lm.rope import inversion_error
 from kvatlas.tasks.scoring import contains_answer
@@ -118,7 +118,7 @@ class Measurement:
     new_tokens: int
 
     def __post_init__(self) -> None:
-        self.rest = rest_of(self.lm, self.prompts)
+        self.rest = uncached_tokens(self.lm, self.prompts)
         self.generated: Continuation = greedy(self.lm, self.cache.fork(), self.rest, self.new_tokens)
 
     def trials(self, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -139,7 +139,7 @@ class Measurement:
             | answer
             | {
                 "policy": spec["policy"]["name"],
-                "setting": spec.get("setting", "base"),
+                "protection": spec.get("protection", "base"),
                 **{key: prompt[key] for key in ("id", "seed", "depth", "haystack", "answer")},
                 "question": prompt["text"],
                 "gold_nlls": _real(gold_nlls[row], gold[row]),
@@ -192,8 +192,8 @@ class Measurement:
         for layer in self.cache.layers:
             where = layer.positions()[row]
             inside = (where >= start) & (where < stop)
-            if MASS in layer.columns:
-                inside &= layer.columns[MASS][row] == 1
+            if CLUSTER_SIZE in layer.slot_statistics:
+                inside &= layer.slot_statistics[CLUSTER_SIZE][row] == 1
             shares.append(float(inside.sum()) / (where.shape[0] * (stop - start)))
         return statistics.fmean(shares)
 

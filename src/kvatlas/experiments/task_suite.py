@@ -22,10 +22,10 @@ from kvatlas.compression.registry import make_policy, make_store
 from kvatlas.experiments.cellfile import Stopwatch, write_cell
 from kvatlas.experiments.decoding import Continuation, greedy
 from kvatlas.experiments.online_lm import Stream, stream_ids
-from kvatlas.experiments.prefill import rest_of
+from kvatlas.experiments.prefill import uncached_tokens
 from kvatlas.experiments.recall import Prompt, prompt_seed, rarity_of
 from kvatlas.files import read_jsonl
-from kvatlas.lm.cache import MASS, CompressedCache, Observation
+from kvatlas.lm.cache import CLUSTER_SIZE, CompressedCache, Observation
 from kvatlas.lm.loading import LanguageModel
 from kvatlas.tasks.scoring import contains_answer
 
@@ -49,7 +49,7 @@ def run(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> No
         retained = [retained_share(cache, row, prompt["span"]) for row, prompt in enumerate(prompts)]
         with watch.part("decode"):
             after_step = (lambda: compressor(cache)) if spec["schedule"] == EVERY_STEP else None
-            answer = greedy(lm, cache, rest_of(lm, prompts), spec["new_tokens"], after_step)
+            answer = greedy(lm, cache, uncached_tokens(lm, prompts), spec["new_tokens"], after_step)
         end = {"peak_bytes": cache.peak_nbytes // len(prompts), "tokens_written": cache.tokens_written}
         end["saturated"] = cache.saturated
         trials = [
@@ -119,8 +119,8 @@ def retained_share(cache: CompressedCache, row: int, span: Sequence[int]) -> flo
     for layer in cache.layers:
         where = layer.positions()[row]
         inside = (where >= start) & (where < stop)
-        if MASS in layer.columns:
-            inside &= layer.columns[MASS][row] == 1
+        if CLUSTER_SIZE in layer.slot_statistics:
+            inside &= layer.slot_statistics[CLUSTER_SIZE][row] == 1
         shares.append(float(inside.sum()) / (where.shape[0] * (stop - start)))
     return statistics.fmean(shares)
 
@@ -133,7 +133,7 @@ def _trial(
     return {
         **{key: spec[key] for key in _PLACE},
         "policy": spec["policy"]["name"],
-        "setting": spec.get("setting", "base"),
+        "protection": spec.get("protection", "base"),
         **{key: prompt[key] for key in ("id", "seed", "instance", "family", "depth", "haystack", "answer")},
         "hit": contains_answer(text, prompt["answer"]),
         "output": text,
@@ -160,7 +160,7 @@ def passage_trials(spec: Mapping[str, Any], lm: LanguageModel, text: Path) -> It
         yield {
             **{key: spec[key] for key in _PLACE},
             "policy": spec["policy"]["name"],
-            "setting": spec.get("setting", "base"),
+            "protection": spec.get("protection", "base"),
             "id": f"passage-{passage['text']}-{passage['tokens']}-{protocol}",
             "family": "passage",
             "protocol": protocol,

@@ -1,4 +1,4 @@
-"""Arms: a method at a budget, with a quantizer, under a setting; and how a configuration's lists cross into arms.
+"""Arms: a method at a budget, with a quantizer, under a protection; and how a configuration's lists cross into arms.
 
 Pure functions of the configuration.
 """
@@ -17,12 +17,12 @@ BASE = "base"
 
 @dataclass(frozen=True)
 class Arm:
-    """A method at a budget, with a quantizer, under a setting (what is protected)."""
+    """A method at a budget, with a quantizer, under a protection (what is protected)."""
 
     method: str
     budget: str = "none"
     quantizer: str = policy_parameters.NO_QUANTIZER
-    setting: str = BASE
+    protection: str = BASE
 
     @property
     def id(self) -> str:
@@ -32,15 +32,15 @@ class Arm:
             parts.append(budget_id(self.budget))
         if self.quantizer != policy_parameters.NO_QUANTIZER:
             parts.append(self.quantizer)
-        if self.setting != BASE:
-            parts.append(self.setting)
+        if self.protection != BASE:
+            parts.append(self.protection)
         return "-".join(parts)
 
     def spec(self, config: Config, block: Config) -> dict[str, Any]:
         """The keys of a cell's spec that the arm decides, in one study's `block` of a configuration."""
         base = {key: block.get(key, []) for key in ("n_sinks", "n_recent", "skip_layers")}
-        named = block.get("settings", {}).get(self.setting, {})
-        label = {"setting": self.setting} if self.setting != BASE else {}
+        named = block.get("protections", {}).get(self.protection, {})
+        label = {"protection": self.protection} if self.protection != BASE else {}
         policy = (
             {"name": policy_parameters.FULL}
             if self.method == policy_parameters.FULL
@@ -64,18 +64,18 @@ def budget_id(budget: str) -> str:
 
 
 def arms_of(entries: Config | list[Config]) -> list[Arm]:
-    """The arms of a mode, each once: the full cache first, then methods x budgets x quantizers x settings."""
+    """The arms of a mode, each once: the full cache first, then methods x budgets x quantizers x protections."""
     arms = [Arm(policy_parameters.FULL)]
     for entry in listed(entries):
         quantizers = entry.get("quantizers", [policy_parameters.NO_QUANTIZER])
         arms += [Arm(policy_parameters.FULL, quantizer=quantizer) for quantizer in quantizers]
         arms += [
-            Arm(method, budget, quantizer, setting)
+            Arm(method, budget, quantizer, protection)
             for method in entry["methods"]
             if method != policy_parameters.FULL
             for budget in entry.get("budgets", [])
             for quantizer in quantizers
-            for setting in entry.get("settings", [BASE])
+            for protection in entry.get("protections", [BASE])
         ]
     return list(dict.fromkeys(arms))
 

@@ -82,9 +82,9 @@ class Grid:
         """The trial cells that share a group, one per arm."""
         return self._by_group[study, model, group]
 
-    def seals(self, study: str | None = None, model: str | None = None) -> list[str]:
-        """The paths of the groups' seals, of one study or model where given."""
-        return [self.paths.checked(*key) for key in self.groups(study, model)]
+    def verified(self, study: str | None = None, model: str | None = None) -> list[str]:
+        """The paths of the groups' records of verification, of one study or model where given."""
+        return [self.paths.verified(*key) for key in self.groups(study, model)]
 
     def embedded_models(self, study: str | None = None) -> list[str]:
         """The models whose outputs are embedded: those of recall cells, of one study where given."""

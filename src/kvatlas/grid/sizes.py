@@ -87,7 +87,9 @@ class Sizes:
         return int(spec.get("prompts", 1))
 
     def context_of(self, cell: Cell) -> int:
-        """Tokens of one of the cell's prompts; the floor's question is counted as 64."""
+        """Tokens of one of the cell's prompts; a question without its context is counted as 64."""
         return (
-            64 if cell.spec.get("mode") == studies.FLOOR else int(cell.spec.get("context", cell.spec.get("tokens", 0)))
+            64
+            if cell.spec.get("mode") == studies.NO_CONTEXT
+            else int(cell.spec.get("context", cell.spec.get("tokens", 0)))
         )

@@ -14,7 +14,7 @@ from kvatlas.grid.arms import Arm, arms_of, listed
 from kvatlas.grid.cells import PREFILL, PROMPTS, RECALL, Cell, Config, Grid
 from kvatlas.paths import MEASUREMENTS, STREAMS, Paths, model_file, text_file
 
-FLOOR = "floor"
+NO_CONTEXT = "no_context"
 DEFAULT_BLOCK = 32
 DEFAULT_SCHEDULE = "every_step"
 
@@ -94,14 +94,14 @@ class Group:
 
 
 def prompt_groups(view: View) -> Iterator[tuple[Group, list[Arm]]]:
-    """The groups of a prompt study with their arms; the floor (a question alone) has the full cache only."""
+    """The groups of a prompt study with their arms; the question without its context has the full cache only."""
     block = view.block
     haystacks = block.get("haystacks", [block.get("haystack", "sentences")])
     parts = shards(seeds_of(view), block.get("seeds_per_shard", seeds_of(view)))
-    floor = {"methods": [policy_parameters.FULL]}
-    for mode, entries in {**block["modes"], FLOOR: floor}.items():
-        for haystack in haystacks[:1] if mode == FLOOR else haystacks:
-            label = haystack if "haystacks" in block and mode != FLOOR else ""
+    question_alone = {"methods": [policy_parameters.FULL]}
+    for mode, entries in {**block["modes"], NO_CONTEXT: question_alone}.items():
+        for haystack in haystacks[:1] if mode == NO_CONTEXT else haystacks:
+            label = haystack if "haystacks" in block and mode != NO_CONTEXT else ""
             for context in block["contexts"]:
                 chosen = [e for e in listed(entries) if context in e.get("contexts", block["contexts"])]
                 for shard, seeds in enumerate(parts if chosen else ()):
@@ -115,7 +115,7 @@ def recall_study(view: View) -> Iterator[Cell]:
         place = {"mode": group.mode, "context": group.context}
         prompts = view.paths.prompts(view.study, view.model, group.id)
         prefill = view.paths.prefill(view.study, view.model, group.id)
-        corpus = view.text_input() if group.haystack == "corpus" and group.mode != FLOOR else {}
+        corpus = view.text_input() if group.haystack == "corpus" and group.mode != NO_CONTEXT else {}
         yield Cell(
             PROMPTS,
             view.study,
@@ -207,7 +207,7 @@ def attention_loss(view: View) -> Iterator[Cell]:
 
 
 def task_suite(view: View) -> Iterator[Cell]:
-    """The task suite: prompts per shard of instances and for the floor, one cell per arm, streamed on a schedule."""
+    """The task suite: prompts per shard of instances and for the question_alone, one cell per arm, streamed on a schedule."""
     block = view.block
     parts = shards(block["instances"], block.get("instances_per_shard", block["instances"]))
     run = {
@@ -217,7 +217,7 @@ def task_suite(view: View) -> Iterator[Cell]:
         "storage": block.get("storage", "packed"),
     }
     passage = {"passage": {"text": block["text"], "tokens": block["passage_tokens"]}} if "text" in block else {}
-    for mode, arms in (("suite", arms_of(block["arms"])), (FLOOR, [Arm(policy_parameters.FULL)])):
+    for mode, arms in (("suite", arms_of(block["arms"])), (NO_CONTEXT, [Arm(policy_parameters.FULL)])):
         for shard, instances in enumerate(parts):
             group = f"{mode}-{block['context']}-{shard}"
             place = {"mode": mode, "context": block["context"]}

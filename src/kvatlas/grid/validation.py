@@ -161,19 +161,19 @@ class _StudyCheck:
                 raise KvatlasError(f'{here}.budgets: this key is missing; methods need budgets such as "4x"')
             self._check_methods(f"{here}.methods", entry["methods"])
             self._check_quantizers(f"{here}.quantizers", entry.get("quantizers", []))
-            for name in entry.get("settings", []):
-                known = ["base", *self.block.get("settings", {})]
+            for name in entry.get("protections", []):
+                known = ["base", *self.block.get("protections", {})]
                 if name not in known:
-                    raise KvatlasError(f"{here}.settings: {_unknown('setting', name, known)}")
+                    raise KvatlasError(f"{here}.protections: {_unknown('protection', name, known)}")
             self._check_contexts(f"{here}.contexts", entry)
             self._check_budgets(f"{here}.budgets", entry)
             arms.update(
-                (method, budget, quantizer, setting, context, protocol, block)
+                (method, budget, quantizer, protection, context, protocol, block)
                 for method in entry["methods"]
                 if method != policy_parameters.FULL
                 for budget in entry.get("budgets", [])
                 for quantizer in entry.get("quantizers", [policy_parameters.NO_QUANTIZER])
-                for setting in entry.get("settings", ["base"])
+                for protection in entry.get("protections", ["base"])
                 for context in entry.get("contexts", self.contexts)
                 for protocol in entry.get("protocols", self.block.get("protocols", ["online"]))
                 for block in entry.get("blocks", [0])
@@ -214,11 +214,13 @@ class _StudyCheck:
                 raise KvatlasError(f"{path}: {_unknown('quantizer', name, policy_parameters.known_quantizers())}")
 
     def _check_budgets(self, path: str, entry: Config) -> None:
-        named = {"base": {}, **self.block.get("settings", {})}
-        for setting in entry.get("settings", ["base"]):
-            values = {"n_sinks": self.block["n_sinks"], "n_recent": self.block["n_recent"]} | dict(named[setting])
+        named = {"base": {}, **self.block.get("protections", {})}
+        for protection in entry.get("protections", ["base"]):
+            values = {"n_sinks": self.block["n_sinks"], "n_recent": self.block["n_recent"]} | dict(named[protection])
             protected = values["n_sinks"] + values["n_recent"]
-            where = f"{self.path}.n_recent" if setting == "base" else f"{self.path}.settings.{setting}.n_recent"
+            where = (
+                f"{self.path}.n_recent" if protection == "base" else f"{self.path}.protections.{protection}.n_recent"
+            )
             for context in entry.get("contexts", self.contexts):
                 if protected >= context:
                     raise KvatlasError(

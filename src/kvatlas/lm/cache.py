@@ -1,9 +1,9 @@
 """The KV cache that is physically made smaller.
 
 A `CompressedCache` is a list of layers. Each layer holds its slots in a *store* (full precision here; quantized stores
-live in `kvatlas.compression.quantizers`) and, beside them, per-slot *columns*: the original position, the number of
+live in `kvatlas.compression.quantizers`) and, beside them, per-slot *statistics*: the original position, the number of
 tokens that a slot stands for, and the attention statistics that a policy reads. Whatever selects slots selects their
-columns with them. The cache knows nothing of policies: it selects or replaces slots when told to, and counts bytes.
+statistics with them. The cache knows nothing of policies: it selects or replaces slots when told to, and counts bytes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kvatlas.errors import KvatlasError
 from kvatlas.lm.attention import attention_mass
 
 POSITION = "position"
-MASS = "mass"
+CLUSTER_SIZE = "cluster_size"
 ATTENTION = "attention"
-OBSERVERS = "observers"
+N_QUERIES = "n_queries"
 
 
-def vote_column(window: int) -> str:
-    """Name the column with the attention of the last `window` queries."""
+def vote_name(window: int) -> str:
+    """Name the statistic with the attention of the last `window` queries."""
     return f"vote{window}"
 
 
@@ -125,7 +125,7 @@ def take_slots(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 class CompressedLayer(CacheLayerMixin):
-    """One layer's slots: a store, and columns `[B, K, S]` that are selected along with it."""
+    """One layer's slots: a store, and statistics `[B, K, S]` that are selected along with it."""
 
     is_sliding = False
 
@@ -133,9 +133,9 @@ class CompressedLayer(CacheLayerMixin):
         super().__init__()  # type: ignore[no-untyped-call]
         self.store = store
         self.observation = observation
-        self.columns: dict[str, Tensor] = {}
+        self.slot_statistics: dict[str, Tensor] = {}
         self.n_slots = 0
-        self.mass_bias = False
+        self.proportional_attention = False
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Do nothing: a store takes its shape from the first write."""
@@ -146,78 +146,88 @@ class CompressedLayer(CacheLayerMixin):
         self.is_initialized = True
         self.store.append(key_states, value_states)
         self.n_slots += key_states.shape[2]
-        for name, fill in self._new_columns(key_states).items():
-            old = self.columns.get(name)
-            self.columns[name] = fill if old is None else torch.cat([old, fill], dim=2)
+        for name, fill in self._new_statistics(key_states).items():
+            old = self.slot_statistics.get(name)
+            self.slot_statistics[name] = fill if old is None else torch.cat([old, fill], dim=2)
         return self.store.read()
 
-    def _new_columns(self, keys: Tensor) -> dict[str, Tensor]:
+    def _new_statistics(self, keys: Tensor) -> dict[str, Tensor]:
         zeros = torch.zeros(keys.shape[:3], dtype=torch.float32, device=keys.device)
         new = dict.fromkeys(self.statistics(), zeros)
-        if MASS in self.columns:
-            new[MASS] = torch.ones_like(zeros)
+        if CLUSTER_SIZE in self.slot_statistics:
+            new[CLUSTER_SIZE] = torch.ones_like(zeros)
         return new
 
     def statistics(self) -> list[str]:
-        """Return the names of the columns that hold attention statistics."""
-        names = [vote_column(window) for window in self.observation.windows]
-        return names + ([ATTENTION, OBSERVERS] if self.observation.cumulative else [])
+        """Return the names of the statistics that hold attention statistics."""
+        names = [vote_name(window) for window in self.observation.windows]
+        return names + ([ATTENTION, N_QUERIES] if self.observation.cumulative else [])
 
     def set_positions(self, first: int, n_new: int) -> None:
         """Record that the last `n_new` slots hold the tokens from position `first` on, once positions are explicit."""
-        if POSITION not in self.columns:
+        if POSITION not in self.slot_statistics:
             return
-        old = self.columns[POSITION]
+        old = self.slot_statistics[POSITION]
         new = torch.arange(first, first + n_new, dtype=torch.float32, device=old.device)
-        self.columns[POSITION] = torch.cat([old, new.expand(*old.shape[:2], n_new)], dim=2)
+        self.slot_statistics[POSITION] = torch.cat([old, new.expand(*old.shape[:2], n_new)], dim=2)
 
     def positions(self) -> Tensor:
         """Return each slot's original position, `[B, K, S]` float32; implicit (0, 1, ...) until something is evicted."""
-        if POSITION in self.columns:
-            return self.columns[POSITION]
+        if POSITION in self.slot_statistics:
+            return self.slot_statistics[POSITION]
         # Any tensor tells the batch and the heads; reading would decode a quantized layer.
         held = next(self.store.tensors())
         steps = torch.arange(self.n_slots, dtype=torch.float32, device=held.device)
         return steps.expand(*held.shape[:2], self.n_slots)
 
     def bias(self) -> Tensor | None:
-        """Return log(mass) `[B, K, S]` where slots are weighted by the tokens they stand for, else None."""
-        return self.columns[MASS].log() if self.mass_bias and MASS in self.columns else None
+        """Return log(cluster size) `[B, K, S]` where slots are weighted by the tokens they stand for, else None."""
+        return (
+            self.slot_statistics[CLUSTER_SIZE].log()
+            if self.proportional_attention and CLUSTER_SIZE in self.slot_statistics
+            else None
+        )
 
     def observe(self, query: Tensor, key: Tensor, scaling: float) -> None:
         """Add what the new queries `[B, H, Q, d]` see of the keys `[B, K, S, d]` to the statistics.
 
         A vote is the attention of the last `window` queries. When fewer come at once, the older votes fade by the share
-        of the window that the new ones take, so that the column stays the vote of about `window` queries.
+        of the window that the new ones take, so that the statistic stays the vote of about `window` queries.
         """
         n_queries, bias = query.shape[2], self.bias()
         if self.observation.cumulative:
-            self.columns[ATTENTION] = self.columns[ATTENTION] + attention_mass(query, key, scaling, bias)
+            self.slot_statistics[ATTENTION] = self.slot_statistics[ATTENTION] + attention_mass(
+                query, key, scaling, bias
+            )
             seen = torch.full((self.n_slots,), float(n_queries), device=key.device)
             seen[self.n_slots - n_queries :] = torch.arange(n_queries, 0, -1, dtype=torch.float32, device=key.device)
-            self.columns[OBSERVERS] = self.columns[OBSERVERS] + seen
+            self.slot_statistics[N_QUERIES] = self.slot_statistics[N_QUERIES] + seen
         for window in self.observation.windows:
-            name, fresh = vote_column(window), min(window, n_queries)
+            name, fresh = vote_name(window), min(window, n_queries)
             vote = attention_mass(query, key, scaling, bias, last=fresh)
-            self.columns[name] = self.columns[name] * (1 - fresh / window) + vote
+            self.slot_statistics[name] = self.slot_statistics[name] * (1 - fresh / window) + vote
 
     def select(self, index: Tensor) -> None:
-        """Keep the slots `index` `[B, K, n]` of each head, ascending, and their columns."""
-        self.columns[POSITION] = self.positions()
+        """Keep the slots `index` `[B, K, n]` of each head, ascending, and their statistics."""
+        self.slot_statistics[POSITION] = self.positions()
         self.store.select(index)
-        self.columns = {name: take_slots(column, index) for name, column in self.columns.items()}
+        self.slot_statistics = {name: take_slots(statistic, index) for name, statistic in self.slot_statistics.items()}
         self.n_slots = index.shape[2]
 
-    def replace(self, keys: Tensor, values: Tensor, columns: dict[str, Tensor]) -> None:
-        """Write other slots instead, `[B, K, S', d]`, with all their columns `[B, K, S']`."""
+    def replace(self, keys: Tensor, values: Tensor, statistics: dict[str, Tensor]) -> None:
+        """Write other slots instead, `[B, K, S', d]`, with all their statistics `[B, K, S']`."""
         self.store.replace(keys, values)
-        self.columns = columns
+        self.slot_statistics = statistics
         self.n_slots = keys.shape[2]
 
     def fork(self) -> CompressedLayer:
         """Return a copy that can be written without changing this one."""
         copy = CompressedLayer(self.store.fork(), self.observation)
-        copy.columns, copy.n_slots, copy.mass_bias = dict(self.columns), self.n_slots, self.mass_bias
+        copy.slot_statistics, copy.n_slots, copy.proportional_attention = (
+            dict(self.slot_statistics),
+            self.n_slots,
+            self.proportional_attention,
+        )
         copy.is_initialized = self.is_initialized
         return copy
 
@@ -269,7 +279,7 @@ class CompressedCache(Cache):
         """Return the position of the next token: its true one, or its slot where positions are re-indexed."""
         return max(layer.n_slots for layer in self.layers) if self.reindexed else self.tokens_written
 
-    def wrote(self, n_new: int) -> None:
+    def end_forward(self, n_new: int) -> None:
         """Close a forward pass that wrote `n_new` tokens: note their original positions and the peak size."""
         for layer in self.layers:
             layer.set_positions(self.tokens_written, n_new)
@@ -280,12 +290,14 @@ class CompressedCache(Cache):
         """Drop the attention statistics, and keep none from now on: nothing will be evicted any more."""
         for layer in self.layers:
             layer.observation = Observation()
-            layer.columns = {name: layer.columns[name] for name in (POSITION, MASS) if name in layer.columns}
+            layer.slot_statistics = {
+                name: layer.slot_statistics[name] for name in (POSITION, CLUSTER_SIZE) if name in layer.slot_statistics
+            }
 
     @property
     def nbytes(self) -> int:
         """Bytes of every tensor held, of all prompts: keys, values, scales, positions, masses and statistics."""
-        return self.payload_nbytes + sum(t.nbytes for layer in self.layers for t in layer.columns.values())
+        return self.payload_nbytes + sum(t.nbytes for layer in self.layers for t in layer.slot_statistics.values())
 
     @property
     def payload_nbytes(self) -> int:

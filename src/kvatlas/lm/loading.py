@@ -145,7 +145,7 @@ class LanguageModel:
         hidden: Tensor = self.model.base_model(
             input_ids=ids, cache=cache, position_ids=positions, use_cache=True, tap=tap or cache
         ).last_hidden_state
-        cache.wrote(n_new)
+        cache.end_forward(n_new)
         return hidden
 
     def prefill(

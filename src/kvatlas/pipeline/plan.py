@@ -22,7 +22,7 @@ def jobs(workflow: Workflow) -> dict[str, int]:
         "fetch_model": sum(path.startswith("resources/models/") for path in inputs) + bool(embedded),
         "fetch_text": sum(path.startswith("resources/text/") for path in inputs),
         **counts,
-        "seal": len(grid.groups()),
+        "verify": len(grid.groups()),
         "embed": len(embedded),
         "aggregate": len(workflow.tables()),
         "results": 1,

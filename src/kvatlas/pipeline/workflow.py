@@ -166,16 +166,16 @@ class Workflow(Sizes):
         """The fingerprint of a fetched text."""
         return combine(dependencies.fetch_code("text", self.texts[wildcards.text]))
 
-    def seal_cells(self, wildcards: Any) -> list[str]:
+    def verify_cells(self, wildcards: Any) -> list[str]:
         """The cells of a group."""
         group = self.grid.group(wildcards.study, wildcards.model, wildcards.group)
         return [cell.output for cell in group]
 
-    def seal_spec(self, wildcards: Any, input: Any) -> str:
-        """What sealing a group needs to know.
+    def verify_spec(self, wildcards: Any, input: Any) -> str:
+        """What verifying a group needs to know.
 
         Snakemake does not track params that depend on `input`, and that is wanted: the grid of the other groups
-        does not matter here, and what matters is in `seal_code`.
+        does not matter here, and what matters is in `verify_code`.
         """
         place = {"study": wildcards.study, "model": wildcards.model, "group": wildcards.group}
         kept = ("track_versions", "memory_mb")
@@ -183,18 +183,18 @@ class Workflow(Sizes):
         part |= {key: self.config[key] for key in kept if key in self.config}
         return json.dumps(place | {"keep_prefill": self.keep_prefill, "config": part}, sort_keys=True)
 
-    def seal_code(self, wildcards: Any) -> str:
-        """A digest of the specs and fingerprints of a group's cells: what a seal says is a function of them."""
+    def verify_code(self, wildcards: Any) -> str:
+        """A digest of the specs and fingerprints of a group's cells: what is verified is a function of them."""
         parts = {
             path: self.code(path) + json.dumps(self.spec(self.cell(path)), sort_keys=True)
-            for path in self.seal_cells(wildcards)
+            for path in self.verify_cells(wildcards)
         }
         return combine(parts | {"keep_prefill": str(self.keep_prefill)})
 
-    def model_seals(self, wildcards: Any) -> list[str]:
-        """The seals of the groups whose outputs are embedded, of one model."""
+    def model_verified(self, wildcards: Any) -> list[str]:
+        """The verified groups whose outputs are embedded, of one model."""
         found = {cell.study for cell in self.grid.of_kind(RECALL)}
-        return [seal for study in found for seal in self.grid.seals(study, wildcards.model)]
+        return [path for study in found for path in self.grid.verified(study, wildcards.model)]
 
     def embed_spec(self, wildcards: Any) -> str:
         """The spec of a model's embeddings; the cells are listed by the command, not on its command line."""
@@ -213,9 +213,9 @@ class Workflow(Sizes):
         return combine(dependencies.cell_code({"kind": EMBED}, track_versions=self.track_versions))
 
     def table_inputs(self, wildcards: Any) -> list[str]:
-        """The seals of a study's groups, and the embeddings of its outputs."""
+        """The records of a study's verified groups, and the embeddings of its outputs."""
         models = self.grid.embedded_models(wildcards.study)
-        return self.grid.seals(wildcards.study) + [self.paths.embeddings(model) for model in models]
+        return self.grid.verified(wildcards.study) + [self.paths.embeddings(model) for model in models]
 
     def table_spec(self, wildcards: Any) -> str:
         """The part of the configuration that a study's table depends on."""
@@ -246,7 +246,7 @@ class Workflow(Sizes):
         return [self.paths.figure(name) for name in dependencies.figure_names()]
 
     def lost(self) -> list[str]:
-        """Cells, seals and pictures of a finished run whose files are gone; nothing else may need them any more.
+        """Cells, verified groups and pictures of a finished run whose files are gone; nothing else may need them any more.
 
         While there is no report yet, everything is needed anyway.
         """
@@ -256,7 +256,7 @@ class Workflow(Sizes):
         for stamp in self.figures():
             with contextlib.suppress(KvatlasError):
                 drawn += read_json(stamp)["files"]
-        kept = [*(cell.output for cell in self.grid.trial_cells()), *self.grid.seals(), *drawn]
+        kept = [*(cell.output for cell in self.grid.trial_cells()), *self.grid.verified(), *drawn]
         return [path for path in kept if not Path(path).is_file()]
 
     def pages_code(self) -> str:

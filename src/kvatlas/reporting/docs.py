@@ -26,10 +26,10 @@ is allowed and the closest match. `kvatlas validate --configfile FILE` does the 
 `kvatlas plan --configfile FILE` tells how much work it is.
 
 Keys in **bold** are required. The full cache is an arm of every study without being listed, and prompt tasks always
-have a floor (the question without its context). A budget is a quoted text: `"4x"` divides what is neither sink nor
-protected recent slot, `"50%"` is a share of all prompt tokens, `"256"` is a number of slots. Models and texts are named
-in `config/models.yaml` and `config/texts.yaml`, whose comments say how to add one; what a policy's parameters mean is
-in [methods.md](methods.md).
+have a mode `no_context` (the question without its context). A budget is a quoted text: `"4x"` divides what is neither
+sink nor protected recent slot, `"50%"` is a share of all prompt tokens, `"256"` is a number of slots. Models and texts
+are named in `config/models.yaml` and `config/texts.yaml`, whose comments say how to add one; what a policy's
+parameters mean is in [methods.md](methods.md).
 """
 _KINDS = {
     "integer": "whole number",
@@ -54,7 +54,7 @@ def configuration_page(schema: Schema) -> str:
     sections += [("## Question modes: `modes`", shared["modes"]), ("## A map of arms", shared["arms"])]
     sections += [
         ("## A map of arms of a stream", shared["stream_arms"]),
-        ("## A setting: a value of `settings`", shared["settings"]["additionalProperties"]),
+        ("## A protection: a value of `protections`", shared["protections"]["additionalProperties"]),
     ]
     return "\n".join([_HEAD, *(f"{title}\n\n{_table(schema, part)}\n" for title, part in sections)])
 

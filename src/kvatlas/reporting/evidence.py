@@ -24,7 +24,7 @@ TOPICS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "pure-clustering-recalls-nothing",
             "pre-rope-does-not-rescue-recall",
             "pre-rope-lowers-reference-perplexity",
-            "mass-bias-lowers-reference-perplexity",
+            "proportional-attention-lowers-reference-perplexity",
         ),
     ),
     (
@@ -77,7 +77,7 @@ class Statement:
 
 
 def gates(results: Record) -> Table:
-    """Build the task-validity table: full cache and floor per model, study, mode and context."""
+    """Build the task-validity table: full cache and no context per model, study, mode and context."""
     rows = []
     for study in (results.get("studies") or {}).values():
         for gate in (study or {}).get("gates") or []:
@@ -88,7 +88,7 @@ def gates(results: Record) -> Table:
                 labels.mode_label(str(gate["mode"])),
                 str(gate["context"]),
                 labels.percent(gate.get("full_recall")),
-                labels.percent(gate.get("floor_recall")),
+                labels.percent(gate.get("no_context_recall")),
                 "compared" if passed else "shown, not compared",
                 str(gate.get("reason") or labels.DASH),
             )

@@ -223,8 +223,8 @@ def haystack_table(results: Record, resolved: Record, model: str, mode: str) -> 
     )
     lines = []
     for row in sorted(rows, key=lambda row: (*labels.arm_key(row), row["haystack"])):
-        setting = str(row.get("setting") or "base")
-        kept = block | ((block.get("settings") or {}).get(setting) or {})
+        protection = str(row.get("protection") or "base")
+        kept = block | ((block.get("protections") or {}).get(protection) or {})
         cells = (
             *(labels.method_label(str(row["method"])), labels.budget_label(str(row["budget"]), str(row["quantizer"]))),
             labels.DASH if row["method"] == "full" else labels.protected_label(kept),

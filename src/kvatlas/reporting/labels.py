@@ -41,14 +41,14 @@ METHOD_LABELS: dict[str, str] = {
     "random": "Random",
     "high_l2": "High-L2",
 }
-_VARIANTS = {"mass": " + mass bias", "reindexed": " (re-indexed)"}
+_VARIANTS = {"proportional": " + proportional attention", "reindexed": " (re-indexed)"}
 _ORDER = {method: place for place, method in enumerate(METHOD_LABELS)}
 
 MODE_LABELS = {
     "aware": "question-aware",
     "agnostic": "question-agnostic",
     "reuse": "reused cache",
-    "floor": "floor",
+    "no_context": "no context",
 }
 METRIC_LABELS = {
     "recall": "recall",
@@ -110,13 +110,13 @@ def arm_label(row: Mapping[str, Any]) -> str:
         twin = str(row.get("arm", "")).removeprefix(str(row["method"])).removesuffix(quantizer).strip("-")
         label = f"{label} ({twin})" if twin else label
         return label if quantizer == "none" else f"{label}, {quantizer}"
-    return f"{label} {budget_label(str(row['budget']), quantizer)}{setting_suffix(row)}"
+    return f"{label} {budget_label(str(row['budget']), quantizer)}{protection_suffix(row)}"
 
 
-def setting_suffix(row: Mapping[str, Any]) -> str:
-    """Spell the setting of an arm that is not the study's own: ", fair"."""
-    setting = str(row.get("setting") or "base")
-    return "" if setting == "base" else f", {setting}"
+def protection_suffix(row: Mapping[str, Any]) -> str:
+    """Spell the protection of an arm that is not the study's own: ", fair"."""
+    protection = str(row.get("protection") or "base")
+    return "" if protection == "base" else f", {protection}"
 
 
 def protected_label(row: Mapping[str, Any]) -> str:

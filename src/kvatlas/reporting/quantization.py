@@ -47,7 +47,7 @@ def _suite(results: Record, timings: Record, resolved: Record) -> dict[str, Any]
     rows = _section(results, "task_suite", "rows")
     if not rows:
         return None
-    settings = (resolved.get("studies") or {}).get("task_suite") or {}
+    study_config = (resolved.get("studies") or {}).get("task_suite") or {}
     grid = _grid(results)
     groups = []
     for model in sorted({str(row["model"]) for row in rows}):
@@ -74,7 +74,7 @@ def _suite(results: Record, timings: Record, resolved: Record) -> dict[str, Any]
         "groups": groups,
         "context": str(rows[0]["context"]),
         "schedule": str(rows[0]["schedule"]).replace("_", " "),
-        "passage": str(settings.get("passage_tokens", "")),
+        "passage": str(study_config.get("passage_tokens", "")),
         "statements": evidence.statements(results, "task_suite"),
     }
 

@@ -115,7 +115,7 @@ def report_context(results: Record, timings: Record, config: Record, counts: Map
         "untested": evidence.untested(results),
         "published": reproduction.published(results),
         "not_reproduced": reproduction.not_reproduced(results),
-        "corrections": reproduction.corrections(results),
+        "reanalyses": reproduction.reanalyses(results),
         "by_means": reproduction.read_by_means(results),
         "provenance": provenance.pairs(config),
         "limits": _limits(results),
@@ -126,7 +126,7 @@ def _needle(results: Record, timings: Record, resolved: Record) -> dict[str, Any
     study = (results.get("studies") or {}).get("needle")
     if not study:
         return None
-    settings = (resolved.get("studies") or {}).get("needle") or {}
+    study_config = (resolved.get("studies") or {}).get("needle") or {}
     keys = tables.groups(results, "needle")
     groups = [
         {
@@ -144,7 +144,7 @@ def _needle(results: Record, timings: Record, resolved: Record) -> dict[str, Any
         "groups": groups,
         "grid": _grid(results, study),
         "uneven": any(len(set(counts)) > 1 for counts in sizes.values()),
-        "settings": {key: settings[key] for key in ("n_sinks", "n_recent", "new_tokens") if key in settings},
+        "settings": {key: study_config[key] for key in ("n_sinks", "n_recent", "new_tokens") if key in study_config},
         "statements": evidence.statements(results, "needle"),
     }
 
@@ -173,7 +173,7 @@ def _grid(results: Record, study: Record) -> list[dict[str, str]]:
             "clusters": counts(row, "n_clusters"),
         }
         for row in rows
-        if row["mode"] != "floor"
+        if row["mode"] != "no_context"
     ]
 
 
@@ -191,7 +191,7 @@ def _limits(results: Record) -> dict[str, Any]:
     found: dict[tuple[str, str], list[int]] = {}
     for name, study in (results.get("studies") or {}).items():
         for row in (study or {}).get("rows") or []:
-            if row.get("mode") != "floor" and labels.known(row.get("n_clusters")):
+            if row.get("mode") != "no_context" and labels.known(row.get("n_clusters")):
                 # Question modes are the needle study's parts; other studies go by their own name.
                 words = [
                     *([name.replace("_", " ")] if name != "needle" else []),
@@ -210,7 +210,7 @@ def samples(results: Record, trials: Sequence[Record]) -> list[dict[str, Any]]:
     """
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for trial in trials:
-        if trial.get("mode") != "floor" and trial.get("output") is not None and trial.get("depth") is not None:
+        if trial.get("mode") != "no_context" and trial.get("output") is not None and trial.get("depth") is not None:
             key = (trial["study"], trial["model"], trial["mode"], trial["context"])
             groups.setdefault(key, []).append(trial)
     chosen = []

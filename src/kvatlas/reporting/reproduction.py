@@ -1,4 +1,4 @@
-"""Published against reproduced, and what the corrections move, as tables of the report.
+"""Published against reproduced, and what reanalyses move, as tables of the report.
 
 Knows results.json, not how its numbers came about; must not know Markdown.
 """
@@ -55,8 +55,8 @@ def not_reproduced(results: Record) -> Table:
     return build(("Table", "Numbers", "Status"), lines, words=(0, 2))
 
 
-def corrections(results: Record) -> Table:
-    """Build the table of corrections: each published conclusion beside the same one with a defect mended."""
+def reanalyses(results: Record) -> Table:
+    """Build the table of reanalyses: each published conclusion beside the same one with a defect mended."""
     claims = {(claim["id"], claim["model"]): claim for claim in judged(results)}
     columns = (
         "Model",
@@ -72,7 +72,7 @@ def corrections(results: Record) -> Table:
         "What the means say",
     )
     rows = []
-    for row in results.get("corrections") or []:
+    for row in results.get("reanalyses") or []:
         before, after = (claims.get((row[key], row["model"])) for key in ("published", "corrected"))
         if before is None or after is None:
             continue

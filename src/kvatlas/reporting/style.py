@@ -117,7 +117,7 @@ def method_style(method: str) -> MethodStyle:
         marker = _SPARE_MARKERS[number // len(_SPARE_COLORS) % len(_SPARE_MARKERS)]
         return MethodStyle(_SPARE_COLORS[number % len(_SPARE_COLORS)], marker)
     style = _STYLES[base]
-    if variant == "mass":
+    if variant == "proportional":
         return replace(style, filled=False, linestyle="--")
     if variant == "reindexed":
         return replace(style, filled=False, linestyle=":")

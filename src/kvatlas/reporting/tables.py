@@ -70,11 +70,11 @@ def arms_of(results: Record, study: str, model: str, mode: str) -> list[Record]:
 
 def groups(results: Record, study: str) -> list[tuple[str, str]]:
     """List the (model, mode) pairs of a study, models by name and modes in their usual order, without the
-    floor.
+    questions without context.
     """
     rows = (results.get("studies", {}).get(study) or {}).get("rows") or []
     order = list(labels.MODE_LABELS)
-    pairs = {(str(row["model"]), str(row["mode"])) for row in rows if row["mode"] != "floor"}
+    pairs = {(str(row["model"]), str(row["mode"])) for row in rows if row["mode"] != "no_context"}
     return sorted(pairs, key=lambda p: (p[0], order.index(p[1]) if p[1] in order else len(order), p[1]))
 
 
@@ -90,9 +90,9 @@ def decode_speed(timings: Record, study: str, model: str, mode: str) -> dict[str
 
 def named(row: Record) -> tuple[str, str]:
     """Spell an arm in two cells: method (with its quantizer), budget."""
-    bare = {**row, "budget": "none", "setting": "base"}
+    bare = {**row, "budget": "none", "protection": "base"}
     name = labels.arm_label({**bare, "arm": ""}) if row["budget"] != "none" else labels.arm_label(row)
-    return name, labels.budget_label(str(row["budget"])) + labels.setting_suffix(row)
+    return name, labels.budget_label(str(row["budget"])) + labels.protection_suffix(row)
 
 
 def muted(row: Record) -> bool:

@@ -16,7 +16,7 @@ from kvatlas.errors import KvatlasError
 from kvatlas.lm.chat import SLOT, Message, Tokenizer, encode, encode_pieces, message
 from kvatlas.tasks.text import Haystack, make_haystack, rng_for, split_sentences
 
-MODES = ("aware", "agnostic", "reuse", "floor")
+MODES = ("aware", "agnostic", "reuse", "no_context")
 
 _SHAPE_SAMPLE = 64
 _MAX_DRAWS = 5000
@@ -83,7 +83,7 @@ class FactTask:
             for depth in here:
                 facts = self._facts(mode, context, seed, depth, haystack, corpus or "")
                 pieces = self._pieces(mode, facts)
-                if mode != "floor" and hay is None:
+                if mode != "no_context" and hay is None:
                     hay = self._haystack(pieces, facts, context, seed, haystack, sentences)
                 row = self._compose(mode, facts, pieces, hay, depth, (context, seed, haystack))
                 rows.append(self._identity(mode, context, seed, depth, haystack) | row)
@@ -135,7 +135,7 @@ class FactTask:
         wording = self._wording
         system = message("system", wording.system)
         first = facts[0]
-        if mode == "floor":
+        if mode == "no_context":
             return encode_pieces(self._tokenizer, [system, message("user", first.question)])
         messages: list[Message] = [system, message("user", f"{wording.lead}{SLOT}\n\n{first.question}")]
         if mode == "reuse":

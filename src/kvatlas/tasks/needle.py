@@ -51,8 +51,8 @@ def make_prompts(
 ) -> list[dict[str, Any]]:
     """Needle prompts of exactly `context` tokens, one per seed and depth, seeds outermost.
 
-    mode: aware, agnostic, reuse or floor. depths: percent of the haystack's tokens. haystack: sentences, corpus (a random
-    run of the text `corpus` per seed) or noise. Raises KvatlasError for values that cannot be met.
+    mode: aware, agnostic, reuse or no_context. depths: percent of the haystack's tokens. haystack: sentences, corpus (a
+    random run of the text `corpus` per seed) or noise. Raises KvatlasError for values that cannot be met.
     """
     task = FactTask(tokenizer, WORDING, draw_fact, draw_fact)
     return task.prompts(mode=mode, context=context, seeds=seeds, depths=depths, haystack=haystack, corpus=corpus)

@@ -53,9 +53,9 @@ def make_prompts(
 ) -> list[dict[str, Any]]:
     """Passkey prompts of exactly `context` tokens, one per seed and depth, seeds outermost.
 
-    mode: aware, agnostic, reuse or floor. depths: percent of the haystack's tokens, or None for one drawn depth per seed.
-    haystack: noise, sentences or corpus (a random run of the text `corpus` per seed). Raises KvatlasError for values that
-    cannot be met.
+    mode: aware, agnostic, reuse or no_context. depths: percent of the haystack's tokens, or None for one drawn depth per
+    seed. haystack: noise, sentences or corpus (a random run of the text `corpus` per seed). Raises KvatlasError for
+    values that cannot be met.
     """
     task = FactTask(tokenizer, WORDING, draw_passkey, draw_locker_number)
     return task.prompts(mode=mode, context=context, seeds=seeds, depths=depths, haystack=haystack, corpus=corpus)

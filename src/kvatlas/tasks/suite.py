@@ -5,7 +5,7 @@ six turns of chatter. instruction: a rule in the system prompt. summary: a disti
 that is to be summed up. All prompts of a file have one exact length. It must not know models or caches.
 
 Instance 0 is a set of nine tasks as published (four needles, three rules of a conversation, one instruction, one
-summary); every further instance has one prompt per cell (four depths, three other families). In mode `floor` the
+summary); every further instance has one prompt per cell (four depths, three other families). In mode `no_context` the
 load-bearing span of every prompt is replaced by filler of the same length, so that nothing but guessing is left.
 """
 
@@ -22,7 +22,7 @@ from kvatlas.tasks import needle, words
 from kvatlas.tasks.text import draw_sentence, fill, rng_for
 
 STUDY = "task_suite"
-MODES = ("suite", "floor")
+MODES = ("suite", "no_context")
 DEPTHS = (5, 35, 65, 95)
 TURNS = 6
 PUBLISHED_INSTANCE, PUBLISHED_RULES = 0, 3
@@ -56,7 +56,7 @@ def make_prompts(
     """Return the prompts of some instances, exactly `context` tokens each, instances outermost.
 
     A prompt is as for other tasks, with `family` and `instance`; `span` is the load-bearing span of tokens, also in
-    mode `floor`, where filler stands there. `corpus` is not used. Raises KvatlasError for an unknown mode or a context
+    mode `no_context`, where filler stands there. `corpus` is not used. Raises KvatlasError for an unknown mode or a context
     that is too short.
     """
     if mode not in MODES:
@@ -72,7 +72,9 @@ def make_prompts(
         for draw in (instruction, summary):
             rng = rng_for(STUDY, context, instance, draw.__name__)
             rows.append(_compose(tokenizer, draw(rng), context=context, instance=instance, rng=rng, label="0"))
-    return [_without_fact(tokenizer, row) for row in rows] if mode == "floor" else [{**r, "mode": mode} for r in rows]
+    return (
+        [_without_fact(tokenizer, row) for row in rows] if mode == "no_context" else [{**r, "mode": mode} for r in rows]
+    )
 
 
 def multi_turn(rng: random.Random) -> Task:
@@ -209,4 +211,4 @@ def _without_fact(tokenizer: Tokenizer, row: dict[str, Any]) -> dict[str, Any]:
     start, stop = row["span"]
     ids = list(row["ids"])
     ids[start:stop] = _filler(tokenizer, stop - start, rng_for(row["id"], "floor"))
-    return {**row, "ids": ids, "mode": "floor"}
+    return {**row, "ids": ids, "mode": "no_context"}

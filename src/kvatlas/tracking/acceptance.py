@@ -27,7 +27,7 @@ def accept(workflow: Workflow) -> list[str]:
     for path in sources:
         _record_code(workflow, workflow.grid.cells[path])
     for place in {(cell.study, cell.model, cell.group) for cell in accepted}:
-        _renew_seal(workflow, *place)
+        _renew_verified(workflow, *place)
     return [cell.output for cell in accepted]
 
 
@@ -52,9 +52,9 @@ def _record_code(workflow: Workflow, cell: Cell) -> None:
         write_json(record, workflow.explanation(cell))
 
 
-def _renew_seal(workflow: Workflow, study: str, model: str, group: str) -> None:
-    """Put the new checksums into the group's seal, so that it still says which files were checked."""
-    seal = Path(workflow.paths.checked(study, model, group))
-    if seal.is_file():
+def _renew_verified(workflow: Workflow, study: str, model: str, group: str) -> None:
+    """Put the new checksums into the record of the group, so that it still says which files were verified."""
+    record = Path(workflow.paths.verified(study, model, group))
+    if record.is_file():
         sums = {cell.output: checksum(cell.output) for cell in workflow.grid.group(study, model, group)}
-        write_json(seal, read_json(seal) | {"cells": sums})
+        write_json(record, read_json(record) | {"cells": sums})

@@ -1,6 +1,6 @@
 """Is a file of a run still what its job wrote? A checksum kept apart from the file answers.
 
-A truncated or edited cell may still be valid JSON; without this, a seal would take it for the cell itself. A broken
+A truncated or edited cell may still be valid JSON; without this it would be taken for the cell itself. A broken
 file is removed and named, so that the same command makes it again.
 """
 

@@ -1,4 +1,4 @@
-"""Is a cell what the current configuration and code would make? Seals, `kvatlas check` and `kvatlas why` ask here.
+"""Is a cell what the current configuration and code would make? Verified groups, `kvatlas check` and `kvatlas why` ask here.
 
 A cell's first line holds its spec and its fingerprint; whether Snakemake still remembers the cell does not matter.
 """
@@ -100,8 +100,8 @@ def check(workflow: Workflow, cells: Iterable[Cell]) -> int:
     return count
 
 
-def seal(workflow: Workflow, study: str, model: str, group: str, output: Path, *, keep_prefill: bool) -> None:
-    """Check the cells of a group, write its seal to `output`, and release its prefill unless it is kept.
+def verify_group(workflow: Workflow, study: str, model: str, group: str, output: Path, *, keep_prefill: bool) -> None:
+    """Check the cells of a group, record that in `output`, and release its prefill unless it is kept.
 
     Raises KvatlasError when a cell is broken (it is removed) or stale, or when arms did not answer the same prompts.
     """

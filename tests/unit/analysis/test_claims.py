@@ -237,7 +237,7 @@ def test_every_claim_on_the_needle_study_uses_a_metric_that_it_has() -> None:
     judged = judge.evaluate(CLAIMS, {"studies": {"needle": section}})
     missing = {row["id"]: row["reason"] for row in judged if row["study"] == "needle" and row["verdict"] == "not run"}
     assert missing == {
-        "mass-bias-lowers-reference-perplexity": "no budget at which all its arms were run",
+        "proportional-attention-lowers-reference-perplexity": "no budget at which all its arms were run",
         "needle-8-bit-is-close-to-free": "not in this run: full-fp8 vs full",
         "reindexed-streaming-llm-recalls-only-late-needles": "no budget at which all its arms were run",
     }

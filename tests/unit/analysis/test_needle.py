@@ -178,10 +178,10 @@ def test_a_gate_needs_a_full_cache_that_recalls_and_a_floor_that_does_not() -> N
     weak = [{**t, "hit": t["hit"] and t["context"] == 512} if t["arm"] == "full" else t for t in TRIALS]
     gates = needle.aggregate(weak)["gates"]
     assert {g["context"]: g["passed"] for g in gates if g["mode"] == "aware"} == {512: True, 1024: False, "all": False}
-    guessed = [{**t, "hit": True} if t["mode"] == "floor" else t for t in TRIALS]
-    assert "floor arm recalls 100.0%" in needle.aggregate(guessed)["gates"][0]["reason"]
-    without = needle.aggregate([t for t in TRIALS if t["mode"] != "floor"])
-    assert {g["reason"] for g in without["gates"]} == {"the floor arm was not run"}
+    guessed = [{**t, "hit": True} if t["mode"] == "no_context" else t for t in TRIALS]
+    assert "100.0% are recalled without the context" in needle.aggregate(guessed)["gates"][0]["reason"]
+    without = needle.aggregate([t for t in TRIALS if t["mode"] != "no_context"])
+    assert {g["reason"] for g in without["gates"]} == {"the question without its context was not run"}
     assert not row_of(without, "rows", mode="aware", arm="full")["gate_passed"]
 
 
@@ -197,7 +197,7 @@ def test_hits_given_a_retained_needle_are_exact_binomial() -> None:
     kept = [t for t in trials_of("streaming_llm-4x") if t["needle_retained"] == 1.0]
     assert (row["k"], row["n"]) == (sum(t["hit"] for t in kept), len(kept))
     assert tuple(row["ci"]) == exact_interval(row["k"], row["n"])
-    assert row_of(SECTION, "rows", mode="floor", arm="full")["hit_given_retained"] == {"k": 0, "n": 0, "ci": None}
+    assert row_of(SECTION, "rows", mode="no_context", arm="full")["hit_given_retained"] == {"k": 0, "n": 0, "ci": None}
 
 
 def test_retention_bins_hold_every_trial_once() -> None:

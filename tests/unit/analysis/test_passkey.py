@@ -17,12 +17,12 @@ def trials() -> list[dict]:
     for haystack, seed in (("noise", 0), ("corpus", 1)):
         part = synthetic.recall_trials(
             study="passkey", arms=[arm for arm in ARMS if arm.budget == "none"], contexts=(512,), modes=("aware",),
-            random_state=seed, floor=haystack == "noise",
+            random_state=seed, no_context=haystack == "noise",
         )  # fmt: skip
         for trial in part:
             trial |= {"haystack": haystack, "id": f"passkey-{haystack}-{trial['id']}"}
             rows.append(trial)
-            for arm in ARMS[1:] if trial["mode"] != "floor" else ():
+            for arm in ARMS[1:] if trial["mode"] != "no_context" else ():
                 slots = 51.0
                 rows.append(
                     trial

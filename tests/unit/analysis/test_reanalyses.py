@@ -6,7 +6,7 @@ import pytest
 
 from kvatlas.analysis.claims import claim_file as claim_files
 from kvatlas.analysis.claims import reanalyses
-from kvatlas.analysis.claims.reanalyses import NO_LONGER_SHOWN, REVERSED, STANDS, UNTOLD, Correction
+from kvatlas.analysis.claims.reanalyses import NO_LONGER_SHOWN, REVERSED, STANDS, UNTOLD, Reanalysis
 from kvatlas.errors import KvatlasError
 from kvatlas.paths import CLAIMS_FILE
 from kvatlas.reporting import reproduction
@@ -50,7 +50,7 @@ def test_a_published_conclusion_that_was_not_run_has_no_outcome():
 
 
 def test_corrections_are_told_for_each_model_that_has_both_claims():
-    pair = [Correction("mended", "a", "b")]
+    pair = [Reanalysis("mended", "a", "b")]
     rows = reanalyses.evaluate(pair, [verdict("a"), verdict("b"), verdict("a", "other"), verdict("c")])
     assert [(row["model"], row["published"], row["corrected"], row["outcome"]) for row in rows] == [
         ("m", "a", "b", STANDS)
@@ -69,21 +69,21 @@ def test_the_corrections_of_the_repository_mend_claims_of_a_source_study_in_the_
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("{change: x, published: a}", "correction 1: needs exactly the keys change, published, corrected"),
-        ("{change: x, published: a, corrected: z}", "correction 1: corrected 'z' is not the id of a claim"),
+        ("{change: x, published: a}", "reanalysis 1: needs exactly the keys change, published, corrected"),
+        ("{change: x, published: a, corrected: z}", "reanalysis 1: corrected 'z' is not the id of a claim"),
     ],
 )
 def test_a_wrong_correction_is_named_with_its_key(tmp_path, entry, message):
     path = tmp_path / "claims.yaml"
-    path.write_text(f"sources: {{s: S}}\nclaims:\n{CLAIM.format('a')}{CLAIM.format('b')}corrections:\n  - {entry}\n")
+    path.write_text(f"sources: {{s: S}}\nclaims:\n{CLAIM.format('a')}{CLAIM.format('b')}reanalyses:\n  - {entry}\n")
     with pytest.raises(KvatlasError, match=message):
         reanalyses.load(path)
 
 
 def test_the_table_shows_both_verdicts_and_the_outcome():
     claims = [verdict("a"), verdict("b", verdict="contradicted", effect=-0.2, ci=[-0.3, -0.1])]
-    pairs = reanalyses.evaluate([Correction("mended", "a", "b")], claims)
-    table = reproduction.corrections({"studies": {"needle": {}}, "claims": claims, "corrections": pairs})
+    pairs = reanalyses.evaluate([Reanalysis("mended", "a", "b")], claims)
+    table = reproduction.reanalyses({"studies": {"needle": {}}, "claims": claims, "reanalyses": pairs})
     (line,) = table.rows
     assert line.cells[:7] == ("m", "S", "a", "yes", "supported", "mended", "b")
     assert line.cells[7:] == ("−20.0 points", "−30.0 to −10.0", "contradicted", REVERSED)

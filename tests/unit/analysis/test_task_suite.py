@@ -25,7 +25,7 @@ def section() -> dict[str, Any]:
     base = [2 + math.sin(step) for step in range(320)]
     trials = [
         *trials_of("full", ALWAYS),
-        *trials_of("full", NEVER, mode="floor"),
+        *trials_of("full", NEVER, mode="no_context"),
         *trials_of("full-int8", ALWAYS, share=0.265625),
         *trials_of("full-int2", NEVER, share=0.078125),
         *trials_of("sliding_window-50pct", LATE, share=0.5),
@@ -99,7 +99,7 @@ def test_a_family_that_the_full_cache_does_not_master_fails_its_gate():
     weak = lambda family, depth, instance: family != "summary"  # noqa: E731
     trials = [
         *trials_of("full", weak),
-        *trials_of("full", lambda family, depth, instance: family == "instruction", mode="floor"),
+        *trials_of("full", lambda family, depth, instance: family == "instruction", mode="no_context"),
         *trials_of("full-int8", weak),
     ]
     section = task_suite.aggregate(trials)
@@ -113,7 +113,7 @@ def test_recommendations_are_the_smallest_arms_that_pass_their_test(section):
     large = task_suite.aggregate(
         [
             *trials_of("full", ALWAYS, instances=80),
-            *trials_of("full", NEVER, instances=80, mode="floor"),
+            *trials_of("full", NEVER, instances=80, mode="no_context"),
             *trials_of("full-int8", ALWAYS, instances=80, share=0.265625),
         ]
     )
@@ -129,7 +129,7 @@ def test_recommendations_are_the_smallest_arms_that_pass_their_test(section):
 def test_nothing_is_recommended_from_a_handful_of_instances():
     trials = [
         *trials_of("full", ALWAYS, instances=2),
-        *trials_of("full", NEVER, instances=2, mode="floor"),
+        *trials_of("full", NEVER, instances=2, mode="no_context"),
         *trials_of("full-int8", ALWAYS, instances=2, share=0.27),
     ]
     section = task_suite.aggregate(trials)

@@ -52,9 +52,9 @@ def test_a_trial_without_embedding_names_its_cell(tmp_path: Path) -> None:
 def test_a_floor_trial_may_lack_an_embedding(tmp_path: Path) -> None:
     cells, (embeddings,) = synthetic.write_cells(small(), tmp_path)
     lines = embeddings.read_text().splitlines(keepends=True)
-    embeddings.write_text("".join(line for line in lines if '"group": "floor' not in line))
+    embeddings.write_text("".join(line for line in lines if '"group": "no_context' not in line))
     cosines = {row["mode"]: row["embed_cosine"] for row in trials.load(cells, embeddings)}
-    assert cosines["floor"] is None
+    assert cosines["no_context"] is None
     assert cosines["aware"] is not None
 
 

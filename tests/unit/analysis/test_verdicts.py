@@ -137,13 +137,13 @@ def no_hits(tables):
 def all_hits(tables):
     """Every cache answers right."""
     for row in tables["trials"]:
-        row["hit"] = row["mode"] != "floor"
+        row["hit"] = row["mode"] != "no_context"
 
 
 def turned_hits(tables):
     """The full cache answers wrong what it answered right."""
     for row in tables["trials"]:
-        row["hit"] = row["hit"] != (row["arm"] == "full" and row["mode"] != "floor")
+        row["hit"] = row["hit"] != (row["arm"] == "full" and row["mode"] != "no_context")
 
 
 def turned_losses(tables):

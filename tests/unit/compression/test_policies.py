@@ -16,7 +16,7 @@ from kvatlas.compression.registry import make_policy
 from kvatlas.compression.selection import top_slots
 from kvatlas.errors import KvatlasError
 from kvatlas.lm.attention import attend
-from kvatlas.lm.cache import MASS, CompressedCache, vote_column
+from kvatlas.lm.cache import CLUSTER_SIZE, CompressedCache, vote_name
 from kvatlas.lm.loading import LanguageModel
 from tests.support.policies import CLUSTERING_SPECS, EVICTION_SPECS, SPECS, label, untested
 from tests.support.tiny_models import tiny_model
@@ -183,7 +183,7 @@ def test_snapkv_keeps_the_slots_that_the_window_looks_at(lm):
     with torch.inference_mode():
         lm.prefill(prompt_ids(), cache)
         layer = cache.layers[1]
-        votes = layer.columns[vote_column(4)][0, 1, 2:-8]
+        votes = layer.slot_statistics[vote_name(4)][0, 1, 2:-8]
         best = set((votes.topk(12).indices + 2).tolist())
         Compressor(policy, BUDGET, T, lm.rotary, [1, 2])(cache)
     assert set(layer.positions()[0, 1, 2:-8].long().tolist()) == best
@@ -207,7 +207,7 @@ def test_emeans_with_as_many_clusters_as_slots_returns_the_input(pre_rope, lm):
         policy.compress(layer, budget, context_of(lm))
     torch.testing.assert_close(layer.store.read()[0], keys, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(layer.store.read()[1], values, atol=1e-4, rtol=1e-4)
-    assert (layer.columns[MASS] == 1).all()
+    assert (layer.slot_statistics[CLUSTER_SIZE] == 1).all()
 
 
 def context_of(lm: LanguageModel):
@@ -220,16 +220,16 @@ def context_of(lm: LanguageModel):
 def test_centroids_stand_for_every_token_and_average_their_members(spec, lm):
     cache = compressed(spec, lm)
     for layer in cache.layers:
-        assert (layer.columns[MASS].sum(dim=2) == T).all()
-        assert (layer.columns[MASS] >= 1).all()
+        assert (layer.slot_statistics[CLUSTER_SIZE].sum(dim=2) == T).all()
+        assert (layer.slot_statistics[CLUSTER_SIZE] >= 1).all()
     if spec.get("weights") == "uniform":
         full = lm.new_cache()
         with torch.inference_mode():
             lm.prefill(prompt_ids(), full)
         for layer, whole in zip(cache.layers, full.layers, strict=True):
-            mass = layer.columns[MASS][..., None]
+            size = layer.slot_statistics[CLUSTER_SIZE][..., None]
             torch.testing.assert_close(
-                (layer.store.read()[1] * mass).sum(2), whole.store.read()[1].sum(2), atol=1e-3, rtol=1e-3
+                (layer.store.read()[1] * size).sum(2), whole.store.read()[1].sum(2), atol=1e-3, rtol=1e-3
             )
 
 
@@ -274,9 +274,9 @@ def test_votes_fade_when_fewer_queries_than_the_window_come_at_once(lm):
     cache = lm.new_cache(policy.observation())
     with torch.inference_mode():
         lm.prefill(prompt_ids(), cache)
-        before = cache.layers[0].columns[vote_column(4)].clone()
+        before = cache.layers[0].columns[vote_name(4)].clone()
         lm.forward(prompt_ids(1), cache)
-    after = cache.layers[0].columns[vote_column(4)]
+    after = cache.layers[0].columns[vote_name(4)]
     # Four queries spend 4 in all per head; after one more, three quarters of that and 1 of its own.
     torch.testing.assert_close(before.sum(2), torch.full((2, 2), 4.0))
     torch.testing.assert_close(after.sum(2), torch.full((2, 2), 4.0))

@@ -260,7 +260,7 @@ def test_the_peak_stays_within_the_budget_and_one_block(spec, quantizer, lm):
 
 
 def walk_columns(cache: CompressedCache) -> int:
-    return sum(column.nbytes for layer in cache.layers for column in layer.columns.values())
+    return sum(column.nbytes for layer in cache.layers for column in layer.slot_statistics.values())
 
 
 def test_fp32_and_full_reproduce_plain_greedy_generation():

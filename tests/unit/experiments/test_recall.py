@@ -154,7 +154,7 @@ def test_decoding_stops_at_the_stop_token_and_pads(inputs):
     prompts = read_jsonl(inputs["prompts"])
     with torch.inference_mode():
         cache = prefill.prefill_rows(lm, prompts, Observation(), 0)
-        rest = prefill.rest_of(lm, prompts)
+        rest = prefill.uncached_tokens(lm, prompts)
         free = greedy(LanguageModel(lm.model, lm.tokenizer, lm.rotary, ()), cache.fork(), rest, 6)
         stop = int(free.ids[0, 2])
         stopped = greedy(LanguageModel(lm.model, lm.tokenizer, lm.rotary, (stop,)), cache.fork(), rest, 6)

@@ -47,7 +47,7 @@ def test_needle_has_prompts_and_prefill_per_group_and_a_cell_per_arm() -> None:
     ]
     place = "needle/smollm2-135m"
     expected = set()
-    for group in ("aware-512-0", "aware-512-1", "floor-512-0", "floor-512-1"):
+    for group in ("aware-512-0", "aware-512-1", "no_context-512-0", "no_context-512-1"):
         expected |= {f"results/r/prompts/{place}/{group}.jsonl", f"results/r/prefill/{place}/{group}.json"}
         expected |= {f"results/r/cells/{place}/{arm}/{group}.jsonl" for arm in (arms if group[0] == "a" else ["full"])}
     assert set(grid.cells) == expected
@@ -70,9 +70,14 @@ def test_a_recall_spec_holds_all_that_decides_its_numbers() -> None:
 
 def test_the_full_cache_has_no_budget_and_the_floor_has_no_other_arm() -> None:
     grid = grid_of(needle=NEEDLE)
-    full = one(grid, "results/r/cells/needle/smollm2-135m/full/floor-512-0.jsonl")
-    assert (full["method"], full["policy"], full["budget"], full["mode"]) == ("full", {"name": "full"}, "none", "floor")
-    assert [cell.arm for cell in grid.group("needle", "smollm2-135m", "floor-512-0")] == ["full"]
+    full = one(grid, "results/r/cells/needle/smollm2-135m/full/no_context-512-0.jsonl")
+    assert (full["method"], full["policy"], full["budget"], full["mode"]) == (
+        "full",
+        {"name": "full"},
+        "none",
+        "no_context",
+    )
+    assert [cell.arm for cell in grid.group("needle", "smollm2-135m", "no_context-512-0")] == ["full"]
 
 
 def test_a_prefill_keeps_the_windows_of_all_methods_defaults_included() -> None:
@@ -95,23 +100,23 @@ def test_a_corpus_is_an_input_of_prompts_that_have_a_haystack() -> None:
     grid = grid_of(needle=NEEDLE | {"haystack": "corpus", "text": "lee-news"})
     place = "results/r/prompts/needle/smollm2-135m"
     assert grid.cells[f"{place}/aware-512-0.jsonl"].inputs["text"] == "resources/text/lee-news.txt"
-    assert "text" not in grid.cells[f"{place}/floor-512-0.jsonl"].inputs
+    assert "text" not in grid.cells[f"{place}/no_context-512-0.jsonl"].inputs
 
 
 def test_seeds_may_differ_between_models() -> None:
     block = NEEDLE | {"models": ["a", "b"], "seeds": {"a": 3, "b": 1}}
     grid = grid_of(needle=block)
-    assert {group for _, model, group in grid.groups() if model == "b"} == {"aware-512-0", "floor-512-0"}
+    assert {group for _, model, group in grid.groups() if model == "b"} == {"aware-512-0", "no_context-512-0"}
     assert len({group for _, model, group in grid.groups() if model == "a"}) == 4
 
 
-def test_quantizers_and_settings_are_crossed_with_budgets_and_the_full_cache_gets_each_quantizer() -> None:
+def test_quantizers_and_protections_are_crossed_with_budgets_and_the_full_cache_gets_each_quantizer() -> None:
     block = NEEDLE | {
-        "settings": {"bare": {"n_sinks": 0, "n_recent": 0, "skip_layers": [0, 1]}},
+        "protections": {"bare": {"n_sinks": 0, "n_recent": 0, "skip_layers": [0, 1]}},
         "modes": {
             "aware": [
                 {"methods": ["random"], "budgets": ["4x"], "quantizers": ["none", "int8"]},
-                {"methods": ["snapkv"], "budgets": ["10%"], "settings": ["base", "bare"]},
+                {"methods": ["snapkv"], "budgets": ["10%"], "protections": ["base", "bare"]},
             ]
         },
     }
@@ -120,7 +125,7 @@ def test_quantizers_and_settings_are_crossed_with_budgets_and_the_full_cache_get
         "full", "full-int8", "random-4x", "random-4x-int8", "snapkv-10pct", "snapkv-10pct-bare",
     ]  # fmt: skip
     bare = one(grid, "results/r/cells/needle/smollm2-135m/snapkv-10pct-bare/aware-512-0.jsonl")
-    assert (bare["setting"], bare["n_sinks"], bare["n_recent"], bare["skip_layers"]) == ("bare", 0, 0, [0, 1])
+    assert (bare["protection"], bare["n_sinks"], bare["n_recent"], bare["skip_layers"]) == ("bare", 0, 0, [0, 1])
 
 
 def test_an_entry_may_narrow_the_contexts_of_its_mode() -> None:
@@ -147,7 +152,7 @@ def test_the_grid_does_not_depend_on_the_order_of_a_configuration_s_keys() -> No
 def test_passkey_groups_carry_their_haystack() -> None:
     block = {key: value for key, value in NEEDLE.items() if key != "haystack"} | {"haystacks": ["noise", "corpus"]}
     grid = grid_of(passkey=block | {"text": "lee-news", "seeds": 1})
-    assert [group for _, _, group in grid.groups()] == ["aware-noise-512-0", "aware-corpus-512-0", "floor-512-0"]
+    assert [group for _, _, group in grid.groups()] == ["aware-noise-512-0", "aware-corpus-512-0", "no_context-512-0"]
     spec = one(grid, "results/r/prompts/passkey/smollm2-135m/aware-corpus-512-0.jsonl")
     assert spec["haystack"] == "corpus"
 
@@ -177,9 +182,9 @@ def test_online_lm_has_a_cell_per_arm_and_protocol() -> None:
 def test_in_an_online_study_the_newest_block_is_the_window_of_snapkv_and_not_of_tova() -> None:
     block = {
         "text": "lee-news", "tokens": 512, "block": 16, "n_sinks": 0, "n_recent": 0,
-        "settings": {"fair": {"n_sinks": 4, "n_recent": 32}},
+        "protections": {"fair": {"n_sinks": 4, "n_recent": 32}},
         "arms": [
-            {"methods": ["snapkv", "tova"], "budgets": ["64"], "settings": ["base", "fair"]},
+            {"methods": ["snapkv", "tova"], "budgets": ["64"], "protections": ["base", "fair"]},
             {"methods": ["snapkv"], "budgets": ["64"], "protocols": ["prefill", "single"]},
             {"methods": ["snapkv"], "budgets": ["64"], "blocks": [1]},
         ],
@@ -201,7 +206,7 @@ def test_in_an_online_study_the_newest_block_is_the_window_of_snapkv_and_not_of_
         "snapkv-64slots/online-block-512-1": 1,
     }
     fair = one(grid, f"{place}/snapkv-64slots-fair/online-512-0.jsonl")
-    assert (fair["n_sinks"], fair["n_recent"], fair["setting"]) == (4, 32, "fair")
+    assert (fair["n_sinks"], fair["n_recent"], fair["protection"]) == (4, 32, "fair")
     assert one(grid, f"{place}/full/online-block-512-1.jsonl")["block"] == 1
 
 
@@ -224,7 +229,7 @@ def test_task_suite_streams_shards_of_instances_and_has_a_floor() -> None:
     }  # fmt: skip
     grid = grid_of(task_suite=block)
     assert [group for _, _, group in grid.groups()] == [
-        "suite-512-0", "suite-512-1", "floor-512-0", "floor-512-1",
+        "suite-512-0", "suite-512-1", "no_context-512-0", "no_context-512-1",
     ]  # fmt: skip
     spec = one(grid, "results/r/cells/task_suite/smollm2-135m/random-50pct/suite-512-1.jsonl")
     assert (spec["schedule"], spec["block"], spec["shard"], spec["budget"]) == ("every_step", 32, 1, "50%")

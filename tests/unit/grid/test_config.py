@@ -98,7 +98,10 @@ BAD: dict[str, tuple[Edit, list[str]]] = {
         ["methods.mine.pooling: 'mean' is not allowed", "avg, max"],
     ),
     "unknown quantizer": (aware(put(quantizers=["int9"])), ["aware.quantizers: quantizer 'int9' is unknown", "none"]),
-    "unknown setting": (aware(put(settings=["bare"])), ["aware.settings: setting 'bare' is unknown", "base"]),
+    "unknown protection": (
+        aware(put(protections=["bare"])),
+        ["aware.protections: protection 'bare' is unknown", "base"],
+    ),
     "ratio below 1": (aware(put(budgets=["0.5x"])), ["studies.needle.modes.aware.budgets: '0.5x'", "at least 1"]),
     "not a budget": (aware(put(budgets=["four"])), ["studies.needle.modes.aware.budgets: 'four'"]),
     "budget under the protected slots": (aware(put(budgets=["36"])), ["aware.budgets: '36'", "36 protected"]),
@@ -148,11 +151,11 @@ def test_a_good_configuration_comes_back_as_it_is() -> None:
     assert config.validate(GOOD, ROOT) == GOOD
 
 
-def test_the_protected_slots_of_a_setting_are_checked_under_its_own_key() -> None:
+def test_the_protected_slots_of_a_protection_are_checked_under_its_own_key() -> None:
     data = copy.deepcopy(GOOD)
-    data["studies"]["needle"]["settings"] = {"wide": {"n_recent": 600}}
-    data["studies"]["needle"]["modes"]["aware"]["settings"] = ["wide"]
-    with pytest.raises(KvatlasError, match=r"studies\.needle\.settings\.wide\.n_recent"):
+    data["studies"]["needle"]["protections"] = {"wide": {"n_recent": 600}}
+    data["studies"]["needle"]["modes"]["aware"]["protections"] = ["wide"]
+    with pytest.raises(KvatlasError, match=r"studies\.needle\.protections\.wide\.n_recent"):
         config.validate(data, ROOT)
 
 

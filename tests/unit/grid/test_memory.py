@@ -59,9 +59,9 @@ def test_little_memory_splits_the_measured_batch_and_nothing_else() -> None:
     assert split.spec(aware)["rows"] == 3
     assert split.cell_memory(aware) <= limit
     changed = [output for output, cell in plain.grid.cells.items() if split.spec(cell) != plain.spec(cell)]
-    # Four prompts to a group: the repeat that measures the noise floor has a batch size of its own, the floor is short.
+    # Four prompts to a group: the repeat that measures the noise floor has a batch size of its own, the no_context is short.
     assert {path.split("/")[-2] for path in changed} == {c.arm for c in plain.grid.of_kind(RECALL)} - {"full-batch1"}
-    assert all("/floor-" not in path for path in changed)
+    assert all("/no_context-" not in path for path in changed)
 
 
 def test_a_memory_that_holds_nothing_is_refused_before_any_job() -> None:

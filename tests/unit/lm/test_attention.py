@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvatlas.lm.attention import attend, attention_mass, causal_mask
-from kvatlas.lm.cache import ATTENTION, OBSERVERS, Observation, vote_column
+from kvatlas.lm.cache import ATTENTION, N_QUERIES, Observation, vote_name
 from kvatlas.lm.loading import LanguageModel
 from tests.support.tiny_models import tiny_model
 
@@ -61,9 +61,9 @@ def test_cumulative_attention_equals_eager_attention_of_transformers(architectur
         lm.prefill(ids, cache)
     for layer, weights in zip(cache.layers, eager, strict=True):
         grouped = weights.unflatten(1, (2, 3)).mean(2)
-        torch.testing.assert_close(layer.columns[ATTENTION], grouped.sum(2), atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(layer.columns[vote_column(7)], grouped[:, :, -7:].sum(2), atol=1e-4, rtol=1e-4)
-        assert layer.columns[OBSERVERS][0, 0].tolist() == list(range(40, 0, -1))
+        torch.testing.assert_close(layer.slot_statistics[ATTENTION], grouped.sum(2), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(layer.slot_statistics[vote_name(7)], grouped[:, :, -7:].sum(2), atol=1e-4, rtol=1e-4)
+        assert layer.slot_statistics[N_QUERIES][0, 0].tolist() == list(range(40, 0, -1))
 
 
 @pytest.mark.parametrize("block", [1, 7, 40])
@@ -75,5 +75,5 @@ def test_statistics_do_not_depend_on_the_block_size(block):
         lm.prefill(ids, caches[0])
         lm.prefill(ids, caches[1], block)
     for whole, parts in zip(caches[0].layers, caches[1].layers, strict=True):
-        for name in (ATTENTION, OBSERVERS):
+        for name in (ATTENTION, N_QUERIES):
             torch.testing.assert_close(whole.columns[name], parts.columns[name], atol=1e-4, rtol=1e-4)

@@ -65,8 +65,8 @@ def test_nbytes_counts_every_tensor_that_is_held():
         lm.prefill(random_ids(2, 20), cache)
     assert cache.payload_nbytes == 2 * 2 * 2 * 2 * 20 * 16 * 4
     for layer in cache.layers:
-        # New columns share one tensor of zeros until they are written; give each its own, as after any pass.
-        layer.columns = {name: column.clone() for name, column in layer.columns.items()}
+        # New statistics share one tensor of zeros until they are written; give each its own, as after any pass.
+        layer.slot_statistics = {name: statistic.clone() for name, statistic in layer.slot_statistics.items()}
     assert cache.nbytes == held_nbytes(cache) == cache.payload_nbytes + 2 * 3 * 2 * 2 * 20 * 4
 
 
@@ -77,12 +77,12 @@ def test_selected_slots_keep_their_positions_columns_and_peak():
         lm.prefill(random_ids(2, 12), cache)
         before = cache.nbytes
         index = torch.tensor([0, 3, 11]).expand(2, 2, 3)
-        columns = {name: column.clone() for name, column in cache.layers[0].columns.items()}
+        statistics = {name: statistic.clone() for name, statistic in cache.layers[0].statistics.items()}
         for layer in cache.layers:
             layer.select(index)
         assert cache.layers[0].positions()[0, 0].tolist() == [0, 3, 11]
-        for name, column in columns.items():
-            assert torch.equal(cache.layers[0].columns[name], column.gather(2, index))
+        for name, statistic in statistics.items():
+            assert torch.equal(cache.layers[0].statistics[name], statistic.gather(2, index))
         assert cache.nbytes < before == cache.peak_nbytes
         lm.forward(random_ids(2, 2), cache)
     assert cache.layers[0].positions()[0, 0].tolist() == [0, 3, 11, 12, 13]

@@ -126,7 +126,7 @@ def test_the_model_index_is_one_that_the_hub_client_reads() -> None:
     rows = [
         row(),
         row(arm="full", method="full", budget="none", recall=None),
-        row(mode="floor"),
+        row(mode="no_context"),
         row(model="other"),
         row(arm="x", gate_passed=False),
     ]

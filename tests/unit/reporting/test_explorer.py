@@ -120,7 +120,7 @@ def test_every_trial_is_there_with_its_texts() -> None:
 def test_arms_carry_the_numbers_of_the_results_and_the_floor_is_no_arm() -> None:
     (study,) = explorer_data(RESULTS, TRIALS)["studies"]
     rows = {(row["model"], row["mode"], row["arm"]): row for row in study["rows"]}
-    source = [row for row in RESULTS["studies"]["needle"]["rows"] if row["mode"] != "floor"]
+    source = [row for row in RESULTS["studies"]["needle"]["rows"] if row["mode"] != "no_context"]
     assert len(rows) == len(source)
     for row in source:
         shown = rows[row["model"], row["mode"], row["arm"]]
@@ -138,7 +138,7 @@ def test_the_online_study_is_shown_without_prompts_modes_or_depths() -> None:
     (study,) = data["studies"]
     assert (study["id"], study["depths"], data["prompts"]) == ("online_lm", [], [])
     assert [metric["key"] for metric in study["metrics"]] == ["ppl", "post_ppl", "accuracy", "post_accuracy"]
-    assert [setting["id"] for setting in data["settings"]] == ["base", "fair"]
+    assert [protection["id"] for protection in data["protections"]] == ["base", "fair"]
     assert {row["label"] for row in study["rows"]} >= {"Full cache", "SnapKV 256 slots", "SnapKV 256 slots, fair"}
     assert all(row["size"] and row["values"]["ppl"] for row in study["rows"])
 
@@ -173,7 +173,7 @@ def test_models_keep_the_order_of_the_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [*labels.METHOD_LABELS, "emeans_pre_rope_mass", "streaming_llm_reindexed", "new_one"]
+    "method", [*labels.METHOD_LABELS, "emeans_pre_rope_proportional", "streaming_llm_reindexed", "new_one"]
 )
 def test_every_method_has_its_figure_s_colour_and_a_marker_and_can_be_seen_on_dark(method: str) -> None:
     shown = look(method)

@@ -27,7 +27,7 @@ MANY = tuple(
     synthetic.Arm(method, budget, strength, 0.2)
     for budget in ("4x", "8x")
     for strength, method in enumerate(
-        [*(m for m in labels.METHOD_LABELS if m != "full"), "emeans_pre_rope_mass", "h2o_raw", "brand_new"],
+        [*(m for m in labels.METHOD_LABELS if m != "full"), "emeans_pre_rope_proportional", "h2o_raw", "brand_new"],
         start=-10,
     )
 )
@@ -163,8 +163,8 @@ def test_known_methods_look_different_and_unknown_ones_look_the_same_every_time(
     looks = [style.method_style(method) for method in labels.METHOD_LABELS]
     assert len({(look.color, look.marker) for look in looks}) == len(looks)
     assert style.method_style("brand_new") == style.method_style("brand_new")
-    assert style.method_style("snapkv_emeans_mass").color == style.method_style("snapkv_emeans").color
-    assert not style.method_style("snapkv_emeans_mass").filled
+    assert style.method_style("snapkv_emeans_proportional").color == style.method_style("snapkv_emeans").color
+    assert not style.method_style("snapkv_emeans_proportional").filled
 
 
 def test_every_caption_and_alt_text_is_a_sentence(small: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ def results() -> dict[str, Any]:
     n = 30
     trials = [
         *trials_of("full", everything, instances=n),
-        *trials_of("full", nothing, instances=n, mode="floor"),
+        *trials_of("full", nothing, instances=n, mode="no_context"),
         *trials_of("full-int8", everything, instances=n, share=0.265625),
         *trials_of("full-kivi4", everything, instances=n, share=0.17),
         *trials_of("full-int2", nothing, instances=n, share=0.078125),

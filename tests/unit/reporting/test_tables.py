@@ -256,7 +256,7 @@ def test_provenance_shows_whatever_the_configuration_holds() -> None:
         (labels.hits(0, 9), "0/9"),
         (labels.hits(0, 0), "–"),
         (labels.spread([40, 20, 40]), "20 to 40"),
-        (labels.method_label("snapkv_emeans_mass"), "SnapKV + PreRoPE E-Means + mass bias"),
+        (labels.method_label("snapkv_emeans_proportional"), "SnapKV + PreRoPE E-Means + proportional attention"),
         (labels.method_label("h2o_raw"), "H2O (raw)"),
         (labels.method_label("brand_new"), "brand new"),
         (labels.model_label("qwen2.5-1.5b-instruct"), "Qwen2.5-1.5B-Instruct"),

@@ -54,7 +54,7 @@ def test_a_prompt_has_exactly_the_context_and_its_span_is_the_needle(
     assert 0 < prompt["span"][1] <= prompt["n_compress"] < context
 
 
-@pytest.mark.parametrize("mode", ["aware", "agnostic", "reuse", "floor"])
+@pytest.mark.parametrize("mode", ["aware", "agnostic", "reuse", "no_context"])
 def test_all_prompts_of_a_file_line_up(mode: str) -> None:
     rows = prompts(mode=mode, seeds=range(4))
     assert len(rows) == 4 * len(DEPTHS)
@@ -106,12 +106,12 @@ def test_the_answer_stands_in_the_needle_and_nowhere_else() -> None:
 
 
 def test_the_floor_asks_the_same_question_without_any_context() -> None:
-    for aware, floor in zip(prompts(), prompts(mode="floor"), strict=True):
-        assert (floor["answer"], floor["text"]) == (aware["answer"], aware["text"])
-        assert floor["span"] is None
-        assert floor["n_compress"] == len(floor["ids"]) - 1 < 200
-        assert floor["text"] in text_of(floor)
-        assert floor["answer"] not in text_of(floor)
+    for aware, no_context in zip(prompts(), prompts(mode="no_context"), strict=True):
+        assert (no_context["answer"], no_context["text"]) == (aware["answer"], aware["text"])
+        assert no_context["span"] is None
+        assert no_context["n_compress"] == len(no_context["ids"]) - 1 < 200
+        assert no_context["text"] in text_of(no_context)
+        assert no_context["answer"] not in text_of(no_context)
 
 
 def test_every_prompt_has_a_fresh_needle_and_every_seed_one_haystack() -> None:

@@ -77,7 +77,7 @@ def test_depths_are_drawn_per_seed_when_none_are_given_and_used_when_they_are() 
     assert [row["depth"] for row in prompts(depths=[20, 80])] == [20, 80] * 3
 
 
-@pytest.mark.parametrize("mode", ["aware", "agnostic", "reuse", "floor"])
+@pytest.mark.parametrize("mode", ["aware", "agnostic", "reuse", "no_context"])
 def test_all_prompts_of_a_file_line_up(mode: str) -> None:
     rows = prompts(mode=mode, seeds=range(8))
     assert len({(len(row["ids"]), row["n_compress"]) for row in rows}) == 1
@@ -100,7 +100,7 @@ def test_reuse_asks_for_the_locker_number_first() -> None:
 
 
 def test_the_floor_has_the_question_without_the_number() -> None:
-    for row in prompts(mode="floor"):
+    for row in prompts(mode="no_context"):
         assert row["span"] is None
         assert row["text"] in text_of(row)
         assert row["answer"] not in text_of(row)

@@ -58,7 +58,7 @@ def test_every_further_instance_has_one_prompt_per_cell() -> None:
 
 
 @settings(max_examples=6, deadline=None)
-@given(context=st.integers(750, 1600), instance=st.integers(0, 500), mode=st.sampled_from(["suite", "floor"]))
+@given(context=st.integers(750, 1600), instance=st.integers(0, 500), mode=st.sampled_from(["suite", "no_context"]))
 def test_all_prompts_have_exactly_the_context_so_that_they_decode_as_one_batch(
     context: int, instance: int, mode: str
 ) -> None:
@@ -74,11 +74,11 @@ def test_the_answer_stands_in_the_load_bearing_span_and_nowhere_else() -> None:
 
 
 def test_the_floor_is_the_same_prompt_without_the_load_bearing_span() -> None:
-    for full, floor in zip(prompts(), prompts(mode="floor"), strict=True):
-        assert floor["mode"] == "floor"
-        assert [floor[key] for key in ("id", "answer", "span")] == [full[key] for key in ("id", "answer", "span")]
-        assert without_span(floor) == without_span(full)
-        assert not contains_answer(text_of(floor), floor["answer"])
+    for full, no_context in zip(prompts(), prompts(mode="no_context"), strict=True):
+        assert no_context["mode"] == "no_context"
+        assert [no_context[key] for key in ("id", "answer", "span")] == [full[key] for key in ("id", "answer", "span")]
+        assert without_span(no_context) == without_span(full)
+        assert not contains_answer(text_of(no_context), no_context["answer"])
 
 
 def test_a_multi_turn_rule_has_six_turns_of_chatter_behind_it() -> None:
@@ -118,7 +118,7 @@ def test_the_question_never_holds_the_answer() -> None:
 
 
 def test_an_unknown_mode_and_a_short_context_are_clear_errors() -> None:
-    with pytest.raises(KvatlasError, match="modes: unknown 'aware'; choose one of suite, floor"):
+    with pytest.raises(KvatlasError, match="modes: unknown 'aware'; choose one of suite, no_context"):
         made("aware", CONTEXT, (0,))
     with pytest.raises(KvatlasError, match=r"contexts?: 80 tokens are too few"):
         made("suite", 80, (0,))

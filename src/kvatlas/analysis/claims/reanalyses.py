@@ -1,6 +1,6 @@
 """Published conclusions beside the same conclusions with one defect of their study mended.
 
-Knows the list `corrections` of config/claims.yaml and the verdicts on claims; knows no numbers. The source studies read
+Knows the list `reanalyses` of config/claims.yaml and the verdicts on claims; knows no numbers. The source studies read
 their means as they are, so the reading of the means stands beside the verdict of the tests.
 """
 
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Correction:
+class Reanalysis:
     """What was mended, and the ids of the claims before and after."""
 
     change: str
@@ -32,24 +32,24 @@ class Correction:
     corrected: str
 
 
-def load(path: Path | str) -> list[Correction]:
-    """Read the corrections of a claims file. Raises KvatlasError that names the entry and the key that is wrong."""
+def load(path: Path | str) -> list[Reanalysis]:
+    """Read the reanalyses of a claims file. Raises KvatlasError that names the entry and the key that is wrong."""
     known = {claim.id for claim in claim_files.load(path)}
     content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     found = []
-    for number, entry in enumerate(content.get("corrections") or [], start=1):
-        where = f"{path}: correction {number}"
+    for number, entry in enumerate(content.get("reanalyses") or [], start=1):
+        where = f"{path}: reanalysis {number}"
         if not isinstance(entry, dict) or set(entry) != set(KEYS):
             raise KvatlasError(f"{where}: needs exactly the keys {', '.join(KEYS)}")
         for key in KEYS[1:]:
             if entry[key] not in known:
                 raise KvatlasError(f"{where}: {key} {entry[key]!r} is not the id of a claim")
-        found.append(Correction(**entry))
+        found.append(Reanalysis(**entry))
     return found
 
 
-def evaluate(corrections: Sequence[Correction], verdicts: Sequence[Row]) -> list[Row]:
-    """Return a row per correction and model: both claims with their verdicts, and what becomes of the conclusion.
+def evaluate(reanalyses: Sequence[Reanalysis], verdicts: Sequence[Row]) -> list[Row]:
+    """Return a row per reanalysis and model: both claims with their verdicts, and what becomes of the conclusion.
 
     `outcome`: the conclusion is what the means of the published setting say. It "stands" when the corrected claim is
     decided the same way, is "reversed" when it is decided the other way, and is "no longer shown" when it is not
@@ -59,12 +59,12 @@ def evaluate(corrections: Sequence[Correction], verdicts: Sequence[Row]) -> list
     for row in verdicts:
         by_id.setdefault(row["id"], {})[row["model"]] = row
     rows = []
-    for correction in corrections:
-        before, after = by_id.get(correction.published, {}), by_id.get(correction.corrected, {})
+    for reanalysis in reanalyses:
+        before, after = by_id.get(reanalysis.published, {}), by_id.get(reanalysis.corrected, {})
         for model in sorted(set(before) & set(after), key=str):
             rows.append(
                 {"model": model, "source_title": before[model]["source_title"], "study": before[model]["study"]}
-                | {"change": correction.change, "published": correction.published, "corrected": correction.corrected}
+                | {"change": reanalysis.change, "published": reanalysis.published, "corrected": reanalysis.corrected}
                 | {"outcome": outcome(before[model], after[model])}
             )
     return rows

@@ -27,7 +27,7 @@ from kvatlas.analysis.studies.clusters import (
     token_mean,
 )
 from kvatlas.analysis.studies.recall_contrasts import contrast_rows
-from kvatlas.analysis.studies.validity import FLOOR, FULL, gate_rows, grid_row, noise_rows
+from kvatlas.analysis.studies.validity import FULL, NO_CONTEXT, gate_rows, grid_row, noise_rows
 from kvatlas.errors import KvatlasError
 
 FULLY_RETAINED = 0.999  # share of the needle's slots kept over layers and KV heads
@@ -55,17 +55,17 @@ def aggregate(trials: Sequence[Trial], options: Mapping[str, Any] | None = None)
     for (model, mode), arms in _groups(trials).items():
         check_paired(arms, f"model {model}, mode {mode}")
         sizes.append({"model": model, "mode": mode} | grid_row(arms, model in options.get("headline", ())))
-        if mode == FLOOR:
+        if mode == NO_CONTEXT:
             continue
-        floor = [t for t in trials if t["model"] == model and t["mode"] == FLOOR]
-        gates = gate_rows(model, mode, arms.get(FULL, []), floor)
+        no_context = [t for t in trials if t["model"] == model and t["mode"] == NO_CONTEXT]
+        gates = gate_rows(model, mode, arms.get(FULL, []), no_context)
         passed = passed_by[model, mode] = gates[-1]["passed"]
         section["gates"] += gates
         section["contrasts"] += contrast_rows(model, mode, arms, options.get("pairs", ()), gate_passed=passed)
         noise += [{"model": model, "mode": mode} | row for row in noise_rows(arms)]
     for row in section["rows"]:
         row["gate_passed"] = passed_by.get((row["model"], row["mode"]))
-    tested = [row for row in sizes if row["mode"] != FLOOR]
+    tested = [row for row in sizes if row["mode"] != NO_CONTEXT]
     section["noise_floor"] = {"rows": noise} if noise else None
     section["grid"] = {"rows": sizes, "descriptive": any(row["size"] == "descriptive" for row in tested)}
     return section
@@ -111,7 +111,7 @@ def _row(trials: Sequence[Trial], full: Sequence[Trial] | None) -> Row:
     values = list(recalls.values())
     return {
         **{key: first[key] for key in ("method", "policy", "budget", "quantizer")},
-        "setting": first.get("setting", "base"),
+        "protection": first.get("protection", "base"),
         "contexts": sorted({trial["context"] for trial in trials}),
         "n": len(trials),
         "n_clusters": len(values),

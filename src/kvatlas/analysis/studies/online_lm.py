@@ -24,7 +24,19 @@ METRICS = tuple(streams.FIELDS)
 MIB = 2**20
 ALPHA = 0.05
 
-_COPIED = ("model", "arm", "method", "policy", "budget", "quantizer", "setting", "protocol", "block", "text", "tokens")
+_COPIED = (
+    "model",
+    "arm",
+    "method",
+    "policy",
+    "budget",
+    "quantizer",
+    "protection",
+    "protocol",
+    "block",
+    "text",
+    "tokens",
+)
 _PROTECTED = ("n_sinks", "n_recent", "skip_layers", "reindexed", "slots", "peak_slots")
 Arms = dict[str, Trial]
 
@@ -128,9 +140,9 @@ def _against(name: str, trial: Trial, other: Trial | None, n: int) -> Row:
 
 
 def baseline_of(trial: Trial, arms: Arms) -> Trial | None:
-    """Return the sink + recent arm at the same budget, of the same setting where there is one."""
+    """Return the sink + recent arm at the same budget, of the same protection where there is one."""
     twins = [t for t in arms.values() if t["method"] == BASELINE and t["budget"] == trial["budget"]]
-    return min(twins, key=lambda t: (t["setting"] != trial["setting"], t["arm"]), default=None)
+    return min(twins, key=lambda t: (t["protection"] != trial["protection"], t["arm"]), default=None)
 
 
 def _sizes(trial: Trial) -> Row:

@@ -11,13 +11,13 @@ from typing import Any
 
 from kvatlas.analysis.studies import needle
 from kvatlas.analysis.studies.clusters import Trial
-from kvatlas.analysis.studies.validity import FLOOR
+from kvatlas.analysis.studies.validity import NO_CONTEXT
 
 
 def aggregate(trials: Sequence[Trial], options: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the section of `needle.aggregate` with `by_haystack`: every arm's row in each haystack by itself."""
     section = needle.aggregate(trials, options)
-    inside = [trial for trial in trials if trial["mode"] != FLOOR]
+    inside = [trial for trial in trials if trial["mode"] != NO_CONTEXT]
     section["by_haystack"] = [
         {"haystack": haystack} | row
         for haystack in sorted({trial["haystack"] for trial in inside})

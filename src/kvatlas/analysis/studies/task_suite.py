@@ -25,7 +25,7 @@ from kvatlas.analysis.studies.suite_contrasts import (
     contrast_rows,
     instance_values,
 )
-from kvatlas.analysis.studies.validity import FLOOR, FULL, GATE_FLOOR, GATE_FULL
+from kvatlas.analysis.studies.validity import FULL, GATE_FULL, GATE_NO_CONTEXT, NO_CONTEXT
 from kvatlas.errors import KvatlasError
 
 KIB, MIB = 2**10, 2**20
@@ -45,10 +45,10 @@ def aggregate(trials: Sequence[Trial], options: Mapping[str, Any] | None = None)
     section: dict[str, Any] = {name: [] for name in names} | {"grid": {"rows": []}}
     for model in sorted({trial["model"] for trial in trials}):
         mine = [trial for trial in trials if trial["model"] == model]
-        arms = _arms([t for t in mine if t["mode"] != FLOOR and "hit" in t])
+        arms = _arms([t for t in mine if t["mode"] != NO_CONTEXT and "hit" in t])
         passages = {(t["arm"], t["protocol"]): t for t in mine if "protocol" in t}
         _check(model, arms)
-        gates = _gates(model, arms[FULL], [t for t in mine if t["mode"] == FLOOR])
+        gates = _gates(model, arms[FULL], [t for t in mine if t["mode"] == NO_CONTEXT])
         passed = {gate["family"]: gate["passed"] for gate in gates}
         gate = {
             "gate_passed": passed["all"],
@@ -195,18 +195,22 @@ def _named(model: str, arm: str, trials: Sequence[Trial]) -> Row:
     return {"model": model, "arm": arm, **{key: trials[0][key] for key in keys}}
 
 
-def _gates(model: str, full: Sequence[Trial], floor: Sequence[Trial]) -> list[Row]:
+def _gates(model: str, full: Sequence[Trial], no_context: Sequence[Trial]) -> list[Row]:
     """Judge each family, and the suite as a whole: the full cache must master it, and nothing may be guessed."""
     rows = []
     for family in (*FAMILIES, "all"):
         with_context, without = (
-            mean(float(t["hit"]) for t in trials if family in ("all", t["family"])) for trials in (full, floor)
+            mean(float(t["hit"]) for t in trials if family in ("all", t["family"])) for trials in (full, no_context)
         )
         reasons = []
         if with_context is None or with_context <= GATE_FULL:
             reasons.append("no such task" if with_context is None else f"the full cache solves {with_context:.1%}")
-        if without is None or without >= GATE_FLOOR:
-            reasons.append("the floor arm was not run" if without is None else f"the floor arm solves {without:.1%}")
+        if without is None or without >= GATE_NO_CONTEXT:
+            reasons.append(
+                "the question without its context was not run"
+                if without is None
+                else f"{without:.1%} are solved without the context"
+            )
         rows.append(
             {
                 "model": model,
@@ -215,7 +219,7 @@ def _gates(model: str, full: Sequence[Trial], floor: Sequence[Trial]) -> list[Ro
                 "context": f"{full[0]['context']}, {family.replace('_', ' ')}",
                 "family": family,
                 "full_recall": with_context,
-                "floor_recall": without,
+                "no_context_recall": without,
                 "passed": not reasons,
                 "reason": "; ".join(reasons),
             }

@@ -13,31 +13,33 @@ from kvatlas.analysis.statistics.intervals import DESCRIPTIVE_BELOW, exact_inter
 from kvatlas.analysis.studies.clusters import Trial, by_cluster, mean, stratum_of, token_mean
 
 FULL = "full"
-FLOOR = "floor"
+NO_CONTEXT = "no_context"
 GATE_FULL = 0.8  # the full cache must recall more than this ...
-GATE_FLOOR = 0.1  # ... and the model without the context less than this, before arms are compared
+GATE_NO_CONTEXT = 0.1  # ... and the model without the context less than this, before arms are compared
 MINIMUM_PER_CONTEXT = {"headline": 40, "other": 20}
 
 Row = dict[str, Any]
 Arms = Mapping[str, Sequence[Trial]]
 
 
-def gate_rows(model: str, mode: str, full: Sequence[Trial], floor: Sequence[Trial]) -> list[Row]:
+def gate_rows(model: str, mode: str, full: Sequence[Trial], no_context: Sequence[Trial]) -> list[Row]:
     """Judge each context and then, last, all contexts together."""
     rows = []
     for context in [*sorted({trial["context"] for trial in full}), "all"]:
         here = [t for t in full if context in ("all", t["context"])]
-        # A floor prompt has no context; a run may store it once for all context lengths.
-        without = [t for t in floor if context in ("all", t["context"])] or list(floor)
-        full_recall, floor_recall = mean(t["hit"] for t in here), mean(t["hit"] for t in without)
+        # A run may store a prompt without its context once for all context lengths.
+        without = [t for t in no_context if context in ("all", t["context"])] or list(no_context)
+        full_recall, no_context_recall = mean(t["hit"] for t in here), mean(t["hit"] for t in without)
         reasons = []
         if full_recall is None or full_recall <= GATE_FULL:
             reasons.append(
                 "the full cache was not run" if full_recall is None else f"the full cache recalls {full_recall:.1%}"
             )
-        if floor_recall is None or floor_recall >= GATE_FLOOR:
+        if no_context_recall is None or no_context_recall >= GATE_NO_CONTEXT:
             reasons.append(
-                "the floor arm was not run" if floor_recall is None else f"the floor arm recalls {floor_recall:.1%}"
+                "the question without its context was not run"
+                if no_context_recall is None
+                else f"{no_context_recall:.1%} are recalled without the context"
             )
         rows.append(
             {
@@ -46,7 +48,7 @@ def gate_rows(model: str, mode: str, full: Sequence[Trial], floor: Sequence[Tria
                 "mode": mode,
                 "context": context,
                 "full_recall": full_recall,
-                "floor_recall": floor_recall,
+                "no_context_recall": no_context_recall,
                 "passed": not reasons,
                 "reason": "; ".join(reasons),
             }

@@ -57,7 +57,7 @@ class Policy(ABC):
         n_recent = budget.n_recent if self.protects_recent else 0
         return SlotBudget(n_sinks, n_recent, budget.total - n_sinks - n_recent)
 
-    def layer_totals(self, layers: Sequence[CompressedLayer], budget: SlotBudget) -> list[int]:
+    def layer_budgets(self, layers: Sequence[CompressedLayer], budget: SlotBudget) -> list[int]:
         """Return how many slots each layer keeps; all the same by default, never more in all than `budget` allows."""
         return [budget.total] * len(layers)
 

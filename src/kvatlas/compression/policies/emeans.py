@@ -2,8 +2,9 @@
 
 `emeans_post_rope` clusters keys as they are stored. `emeans_pre_rope` undoes the rotation exactly (k_pre = R(-p) k),
 clusters, and rotates each centroid to its weighted mean position, which is fractional. Hybrids keep a share of the
-middle as exact slots first, and cluster the rest. With `mass_bias`, log(members) is added to a centroid's attention
-logit, because a slot that stands for m tokens would otherwise be attended m times too little (arXiv 2210.09461).
+middle as exact slots first, and cluster the rest. With `proportional_attention`,
+log(members) is added to a centroid's attention logit, because a slot that stands for m tokens would otherwise be attended
+m times too little (arXiv 2210.09461).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from kvatlas.compression.clustering import assign, cluster_sums, weighted_means
 from kvatlas.compression.policies.base import Policy, PromptContext
 from kvatlas.compression.policies.snapkv import WindowVote
 from kvatlas.compression.selection import top_slots
-from kvatlas.lm.cache import ATTENTION, MASS, OBSERVERS, POSITION, CompressedLayer, Observation, take_slots
+from kvatlas.lm.cache import ATTENTION, CLUSTER_SIZE, N_QUERIES, POSITION, CompressedLayer, Observation, take_slots
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class EMeans(WindowVote, Policy):
 
     Args:
         weights: what a slot weighs in a barycentre: its pooled `window` vote, its `cumulative` attention, or `uniform`.
-        n_iter: Lloyd steps. mass_bias: attend to a centroid in proportion to its members.
+        n_iter: Lloyd steps. proportional_attention: attend to a centroid in proportion to its members.
         window, kernel, pooling: see `WindowVote`.
     """
 
@@ -36,7 +37,7 @@ class EMeans(WindowVote, Policy):
 
     weights: Literal["window", "cumulative", "uniform"] = "window"
     n_iter: int = 5
-    mass_bias: bool = False
+    proportional_attention: bool = False
 
     def observation(self) -> Observation:
         """Ask for the statistics that the weights need."""
@@ -57,36 +58,39 @@ class EMeans(WindowVote, Policy):
         if self.weights == "window":
             return self.pooled_vote(layer) + 1e-6
         if self.weights == "cumulative":
-            return layer.columns[ATTENTION] + 1e-6
+            return layer.slot_statistics[ATTENTION] + 1e-6
         return torch.ones_like(layer.positions())
 
     def compress(self, layer: CompressedLayer, budget: SlotBudget, context: PromptContext) -> None:
         """Keep sinks, recent slots and the hybrid's exact slots; cluster everything else."""
-        layer.columns[POSITION] = layer.positions()
-        layer.columns.setdefault(MASS, torch.ones_like(layer.columns[POSITION]))
-        layer.mass_bias = self.mass_bias
+        layer.slot_statistics[POSITION] = layer.positions()
+        layer.slot_statistics.setdefault(CLUSTER_SIZE, torch.ones_like(layer.slot_statistics[POSITION]))
+        layer.proportional_attention = self.proportional_attention
         stay = self._exact_index(layer, budget, context)
         leave = _complement(stay, layer.n_slots)
-        columns = dict(layer.columns, weight=self.slot_weights(layer))
+        statistics = dict(layer.slot_statistics, weight=self.slot_weights(layer))
         keys, values = layer.store.read()
         merged = self._merge(
             take_slots(keys, leave),
             take_slots(values, leave),
-            {name: take_slots(column, leave) for name, column in columns.items()},
+            {name: take_slots(statistic, leave) for name, statistic in statistics.items()},
             budget.total - stay.shape[-1],
             context,
         )
-        joined = {name: torch.cat([take_slots(columns[name], stay), merged[2][name]], dim=2) for name in layer.columns}
+        joined = {
+            name: torch.cat([take_slots(statistics[name], stay), merged[2][name]], dim=2)
+            for name in layer.slot_statistics
+        }
         order = joined[POSITION].sort(dim=-1, stable=True).indices
         layer.replace(
             take_slots(torch.cat([take_slots(keys, stay), merged[0]], dim=2), order),
             take_slots(torch.cat([take_slots(values, stay), merged[1]], dim=2), order),
-            {name: take_slots(column, order) for name, column in joined.items()},
+            {name: take_slots(statistic, order) for name, statistic in joined.items()},
         )
 
     def _exact_index(self, layer: CompressedLayer, budget: SlotBudget, context: PromptContext) -> Tensor:
-        lead = layer.columns[POSITION].shape[:2]
-        slots = torch.arange(layer.n_slots, device=layer.columns[POSITION].device)
+        lead = layer.slot_statistics[POSITION].shape[:2]
+        slots = torch.arange(layer.n_slots, device=layer.slot_statistics[POSITION].device)
         first_recent = layer.n_slots - budget.n_recent
         ends = torch.cat([slots[: budget.n_sinks], slots[first_recent:]]).expand(*lead, -1)
         n_exact = self.n_exact(budget.n_mid)
@@ -96,25 +100,30 @@ class EMeans(WindowVote, Policy):
         return torch.cat([ends, top_slots(scores, n_exact) + budget.n_sinks], dim=-1).sort(dim=-1).values
 
     def _merge(
-        self, keys: Tensor, values: Tensor, columns: dict[str, Tensor], n_clusters: int, context: PromptContext
+        self, keys: Tensor, values: Tensor, statistics: dict[str, Tensor], n_clusters: int, context: PromptContext
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        lead, weights = keys.shape[:2], columns["weight"].flatten(0, 1)
-        base = context.rotary.move(keys, columns[POSITION], 0.0) if self.pre_rope else keys
+        lead, weights = keys.shape[:2], statistics["weight"].flatten(0, 1)
+        base = context.rotary.move(keys, statistics[POSITION], 0.0) if self.pre_rope else keys
         cluster = assign(base.flatten(0, 1), weights, n_clusters, self.n_iter)
-        averaged = [base, values, columns[POSITION][..., None], columns.get(OBSERVERS, columns[POSITION])[..., None]]
+        averaged = [
+            base,
+            values,
+            statistics[POSITION][..., None],
+            statistics.get(N_QUERIES, statistics[POSITION])[..., None],
+        ]
         joined = torch.cat([tensor.float() for tensor in averaged], dim=-1).flatten(0, 1)
         means = weighted_means(joined, weights, cluster, n_clusters).unflatten(0, lead)
-        new_keys, new_values, positions, observers = means.split([tensor.shape[-1] for tensor in averaged], dim=-1)
-        summed = [name for name in columns if name not in (POSITION, OBSERVERS)]
-        stacked = torch.stack([columns[name] for name in summed], dim=-1).flatten(0, 1)
+        new_keys, new_values, positions, n_queries = means.split([tensor.shape[-1] for tensor in averaged], dim=-1)
+        summed = [name for name in statistics if name not in (POSITION, N_QUERIES)]
+        stacked = torch.stack([statistics[name] for name in summed], dim=-1).flatten(0, 1)
         sums = cluster_sums(stacked, cluster, n_clusters).unflatten(0, lead)
-        new_columns = {name: sums[..., index] for index, name in enumerate(summed)}
-        new_columns[POSITION] = positions[..., 0]
-        if OBSERVERS in columns:
-            new_columns[OBSERVERS] = observers[..., 0]
+        new_statistics = {name: sums[..., index] for index, name in enumerate(summed)}
+        new_statistics[POSITION] = positions[..., 0]
+        if N_QUERIES in statistics:
+            new_statistics[N_QUERIES] = n_queries[..., 0]
         if self.pre_rope:
-            new_keys = context.rotary.move(new_keys, 0.0, new_columns[POSITION])
-        return new_keys.to(keys.dtype), new_values.to(values.dtype), new_columns
+            new_keys = context.rotary.move(new_keys, 0.0, new_statistics[POSITION])
+        return new_keys.to(keys.dtype), new_values.to(values.dtype), new_statistics
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Literal
 from torch import Tensor
 
 from kvatlas.compression.policies.base import EvictionPolicy, PromptContext
-from kvatlas.lm.cache import ATTENTION, OBSERVERS, CompressedLayer, Observation
+from kvatlas.lm.cache import ATTENTION, N_QUERIES, CompressedLayer, Observation
 
 
 @dataclass(frozen=True)
@@ -33,5 +33,5 @@ class H2O(EvictionPolicy):
 
     def scores(self, layer: CompressedLayer, context: PromptContext) -> Tensor:
         """Return accumulated attention `[B, K, S]`, per query that could see the slot or in all."""
-        received = layer.columns[ATTENTION]
-        return received if self.normalise == "none" else received / layer.columns[OBSERVERS]
+        received = layer.slot_statistics[ATTENTION]
+        return received if self.normalise == "none" else received / layer.slot_statistics[N_QUERIES]

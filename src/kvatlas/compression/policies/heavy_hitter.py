@@ -28,4 +28,4 @@ class HeavyHitter(EvictionPolicy):
 
     def scores(self, layer: CompressedLayer, context: PromptContext) -> Tensor:
         """Return accumulated attention `[B, K, S]`."""
-        return layer.columns[ATTENTION]
+        return layer.slot_statistics[ATTENTION]

@@ -23,34 +23,34 @@ class HeavyHitterLayers(HeavyHitter):
     """Heavy hitters under budgets that follow each layer's spread of attention.
 
     Args:
-        least: share of the uniform budget that every layer keeps at least.
+        min_share: share of the uniform budget that every layer keeps at least.
     """
 
-    least: float = 0.25
+    min_share: float = 0.25
 
     def __post_init__(self) -> None:
-        if not 0 <= self.least <= 1:
-            raise KvatlasError(f"least: {self.least} is not a share of the uniform budget; use 0 to 1")
+        if not 0 <= self.min_share <= 1:
+            raise KvatlasError(f"min_share: {self.min_share} is not a share of the uniform budget; use 0 to 1")
 
-    def layer_totals(self, layers: Sequence[CompressedLayer], budget: SlotBudget) -> list[int]:
+    def layer_budgets(self, layers: Sequence[CompressedLayer], budget: SlotBudget) -> list[int]:
         """Return how many slots each layer keeps."""
         held = [layer.n_slots for layer in layers]
         # A storage format may be unable to evict its newest slots; a layer must hold at least one more.
-        wanted = [max(int(self.least * budget.total), layer.store.unselectable_recent() + 1) for layer in layers]
+        wanted = [max(int(self.min_share * budget.total), layer.store.unselectable_recent() + 1) for layer in layers]
         floor = [min(n_slots, budget.total, least) for n_slots, least in zip(held, wanted, strict=True)]
         spreads = [_spread(layer) for layer in layers]
         return fill(held, floor, spreads, min(sum(held), budget.total * len(layers)))
 
 
 def _spread(layer: CompressedLayer) -> float:
-    mass = layer.columns[ATTENTION].double()
+    mass = layer.slot_statistics[ATTENTION].double()
     share = mass / mass.sum(dim=-1, keepdim=True).clamp_min(1e-12)
     entropy = -(share * share.clamp_min(1e-12).log()).sum(dim=-1)
     return float(entropy.exp().mean())
 
 
 def fill(capacity: Sequence[int], floor: Sequence[int], weights: Sequence[float], total: int) -> list[int]:
-    """Split `total` whole units in proportion to `weights`, between `floor` and `capacity` of each part.
+    """Split `total` whole units in proportion to `weights`, between `no_context` and `capacity` of each part.
 
     `total` lies between the sums of both. What a full part cannot take goes to the others.
     """

@@ -40,7 +40,7 @@ class PinnedEMeans(EMeans):
             raise KvatlasError(
                 "policy pinned_emeans: it needs the token texts; use it in a study whose prompts are text"
             )
-        where = layer.columns[POSITION].round().long()
+        where = layer.slot_statistics[POSITION].round().long()
         known = where.clamp_max(context.rarity.shape[1] - 1)
         rarity = context.rarity.to(where.device)[:, None].expand(-1, where.shape[1], -1).gather(2, known)
         rarity = torch.where(where < context.rarity.shape[1], rarity.float(), 0.0)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kvatlas.compression.policies.base import EvictionPolicy, PromptContext
 from kvatlas.errors import KvatlasError
-from kvatlas.lm.cache import CompressedLayer, Observation, vote_column
+from kvatlas.lm.cache import CompressedLayer, Observation, vote_name
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class WindowVote:
 
         Raises KvatlasError when the window is as long as the cache.
         """
-        vote = layer.columns[vote_column(self.window)]
+        vote = layer.slot_statistics[vote_name(self.window)]
         n_before = layer.n_slots - self.window
         if n_before <= 0:
             raise KvatlasError(

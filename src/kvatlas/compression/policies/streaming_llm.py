@@ -44,4 +44,4 @@ class StreamingLLM(EvictionPolicy):
         if self.reindex:
             keys, values = layer.store.read()
             numbers = torch.arange(layer.n_slots, dtype=torch.float32, device=keys.device).expand(index.shape)
-            layer.replace(context.rotary.move(keys, index.float(), numbers), values, layer.columns)
+            layer.replace(context.rotary.move(keys, index.float(), numbers), values, layer.slot_statistics)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kvatlas.compression.policies.base import EvictionPolicy, PromptContext
 from kvatlas.errors import KvatlasError
-from kvatlas.lm.cache import CompressedLayer, Observation, vote_column
+from kvatlas.lm.cache import CompressedLayer, Observation, vote_name
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TOVA(EvictionPolicy):
 
     def scores(self, layer: CompressedLayer, context: PromptContext) -> Tensor:
         """Return the vote `[B, K, S]`, equal in all heads and infinite inside the window, whose slots always stay."""
-        vote = layer.columns[vote_column(self.window)]
+        vote = layer.slot_statistics[vote_name(self.window)]
         # Every KV head serves as many query heads, so the mean of the groups' means is the mean over all of them.
         scores = vote.mean(dim=1, keepdim=True).expand_as(vote).clone()
         scores[..., layer.n_slots - self.window :] = torch.inf

@@ -102,7 +102,7 @@ def explorer_data(results: Record, trials: Sequence[Record], models: Sequence[st
             {"id": name, "label": "not quantized" if name == "none" else name}
             for name in sorted({row["quantizer"] for row in rows}, key=labels.quantizer_key)
         ],
-        "settings": _named(rows, "setting", lambda name: "the study's own" if name == BASE else name, [BASE]),
+        "protections": _named(rows, "protection", lambda name: "the study's own" if name == BASE else name, [BASE]),
         **texts(generated),
     }
 
@@ -110,7 +110,7 @@ def explorer_data(results: Record, trials: Sequence[Record], models: Sequence[st
 def study(name: str, part: Record | None) -> dict[str, Any] | None:
     """Collect one study; None when it is not one of arms with sizes and metrics.
 
-    Floor rows and repeats of the full cache are no arms to compare and are left out.
+    Questions without their context and repeats of the full cache are no arms to compare and are left out.
     """
     rows = [row for row in (part or {}).get("rows") or [] if "method" in row and not _left_out(row)]
     metrics = [metric for metric in METRICS if any(labels.known(row.get(metric.key)) for row in rows)]
@@ -132,7 +132,7 @@ def study(name: str, part: Record | None) -> dict[str, Any] | None:
 
 def _left_out(row: Record) -> bool:
     repeat = row["method"] == "full" and str(row.get("quantizer") or "none") == "none" and row["arm"] != "full"
-    return row.get("mode") == "floor" or repeat
+    return row.get("mode") == "no_context" or repeat
 
 
 def _row(row: Record, size: str, metrics: Iterable[Metric]) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _row(row: Record, size: str, metrics: Iterable[Metric]) -> dict[str, Any]:
     return {
         **{key: str(row.get(key) or "") for key in ("model", "mode", "arm", "method", "budget")},
         "quantizer": str(row.get("quantizer") or "none"),
-        "setting": str(row.get("setting") or BASE),
+        "protection": str(row.get("protection") or BASE),
         "label": labels.arm_label(row),
         "size": number(row.get(size)),
         "ratio": number(row.get("actual_ratio")),

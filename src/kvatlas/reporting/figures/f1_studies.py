@@ -40,7 +40,7 @@ def points(results: Mapping[str, Any], model: str) -> list[Point]:
     """Return every arm of a model with its bytes over the bf16 cache's and its hits over the full cache's."""
     found = []
     for study, metric in _STUDIES.items():
-        rows = [r for r in section(results, study, "rows") if r["model"] == model and r.get("mode") != "floor"]
+        rows = [r for r in section(results, study, "rows") if r["model"] == model and r.get("mode") != "no_context"]
         full = {row["mode"]: row[metric] for row in rows if row["arm"] == "full"}
         for row in rows:
             whole, held = row.get("full_bf16_mib"), row.get("resident_bf16_mib")

@@ -43,7 +43,7 @@ def alt(results: Mapping[str, Any]) -> str:
 
 @styled
 def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
-    """Draw three charts for each budget and setting, up to three columns side by side."""
+    """Draw three charts for each budget and protection, up to three columns side by side."""
     panels = split(section(results, "online_lm", "rows"))
     if not panels:
         return None

@@ -39,7 +39,7 @@ class Panel(NamedTuple):
 def needle(results: Mapping[str, Any], section: str) -> list[Row]:
     """Return the rows of one section of the needle study, empty when it was not run.
 
-    The floor mode and repeats of the full cache are left out: they are no arms to compare.
+    Questions without their context and repeats of the full cache are left out: they are no arms to compare.
     """
     study = results.get("studies", {}).get("needle") or {}
     repeats = {
@@ -48,7 +48,7 @@ def needle(results: Mapping[str, Any], section: str) -> list[Row]:
         if row["method"] == "full" and row.get("quantizer", "none") == "none" and row["arm"] != "full"
     }
     rows = study.get(section) or []
-    return [r for r in rows if r.get("mode") != "floor" and (r["model"], r["mode"], r.get("arm")) not in repeats]
+    return [r for r in rows if r.get("mode") != "no_context" and (r["model"], r["mode"], r.get("arm")) not in repeats]
 
 
 def split(rows: Iterable[Row]) -> list[Panel]:

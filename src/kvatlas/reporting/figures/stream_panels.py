@@ -14,7 +14,7 @@ Row = Mapping[str, Any]
 
 
 class StreamPanel(NamedTuple):
-    """The arms of one model at one budget under one setting, with the full cache and sink + recent beside them."""
+    """The arms of one model at one budget under one protection, with the full cache and sink + recent beside them."""
 
     model: str
     budget: str

@@ -177,7 +177,9 @@ def model_index(results: Mapping[str, Any], model: str) -> dict[str, Any]:
     entries = []
     for study, section in sorted((results.get("studies") or {}).items()):
         rows = [
-            row for row in (section or {}).get("rows") or [] if row.get("model") == model and row.get("mode") != "floor"
+            row
+            for row in (section or {}).get("rows") or []
+            if row.get("model") == model and row.get("mode") != "no_context"
         ]
         for row in sorted(rows, key=lambda row: (str(row.get("mode")), str(row.get("arm")))):
             metrics = [

@@ -109,7 +109,7 @@ function drawPanel(plot, panel, metric, select) {
   }];
   for (const { id } of DATA.methods) {
     const rows = panel.rows.filter((row) => row.method === id);
-    const plain = DATA.settings.map(({ id: setting }) => rows.filter((row) => row.quantizer === "none" && row.setting === setting));
+    const plain = DATA.protections.map(({ id: protection }) => rows.filter((row) => row.quantizer === "none" && row.protection === protection));
     const parts = [...plain, rows.filter((row) => row.quantizer !== "none")];
     traces.push(...parts.filter((part) => part.length).map((part) => methodTrace(id, part, drawn, metric)));
   }

@@ -1,11 +1,11 @@
-// What is shown: the chosen study, models, modes, methods, budgets, quantizers and settings.
+// What is shown: the chosen study, models, modes, methods, budgets, quantizers and protections.
 const GROUPS = [
   { kind: "models", field: "model", title: "Models" },
   { kind: "modes", field: "mode", title: "Question modes" },
   { kind: "methods", field: "method", title: "Methods" },
   { kind: "budgets", field: "budget", title: "Budgets" },
   { kind: "quantizers", field: "quantizer", title: "Precision" },
-  { kind: "settings", field: "setting", title: "Protected slots" },
+  { kind: "protections", field: "protection", title: "Protected slots" },
 ];
 const state = { study: null, metric: null, chosen: {}, arm: null, shown: 0 };
 

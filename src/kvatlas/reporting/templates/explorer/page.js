@@ -2,7 +2,7 @@
 // What every part of the page uses: the data, elements made without HTML, and the theme.
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const METHODS = new Map(DATA.methods.map((method) => [method.id, method]));
-const LABELS = new Map(["models", "modes", "budgets", "quantizers", "settings"].flatMap((kind) => DATA[kind].map((item) => [`${kind}/${item.id}`, item.label])));
+const LABELS = new Map(["models", "modes", "budgets", "quantizers", "protections"].flatMap((kind) => DATA[kind].map((item) => [`${kind}/${item.id}`, item.label])));
 const DASH = "–";
 
 const byId = (id) => document.getElementById(id);
