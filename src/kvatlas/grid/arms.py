@@ -6,7 +6,7 @@ Pure functions of the configuration.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvatlas.grid import policy_parameters
@@ -35,6 +35,19 @@ class Arm:
         if self.protection != BASE:
             parts.append(self.protection)
         return "-".join(parts)
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Arm:
+        """Return the arm that a trial or a row of a table is about, from its fields."""
+        return cls(row["method"], row["budget"], row["quantizer"], row.get("protection", BASE))
+
+    def with_(self, **changes: str) -> Arm:
+        """Return the arm with other fields: its unquantized twin, another method at its budget.
+
+        The full cache has no budget and nothing to protect.
+        """
+        twin = replace(self, **changes)
+        return Arm(twin.method, quantizer=twin.quantizer) if twin.method == policy_parameters.FULL else twin
 
     def spec(self, config: Config, block: Config) -> dict[str, Any]:
         """The keys of a cell's spec that the arm decides, in one study's `block` of a configuration."""

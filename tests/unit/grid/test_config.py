@@ -190,7 +190,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_checking_a_configuration_imports_neither_torch_nor_transformers() -> None:
     code = (
-        "import sys; from kvatlas import config, workflow, plan, cli; "
+        "import sys; from kvatlas.cli import main; from kvatlas.grid import config; from kvatlas.pipeline import workflow; "
         "workflow.Workflow(config.load('config/config.yaml')); "
         "sys.exit(bool({'torch', 'transformers', 'matplotlib', 'snakemake'} & set(sys.modules)))"
     )
