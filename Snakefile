@@ -8,13 +8,7 @@ report: "workflow/report/workflow.rst"
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/models.smk"
-include: "workflow/rules/prompts.smk"
-include: "workflow/rules/prefill.smk"
-include: "workflow/rules/recall.smk"
-include: "workflow/rules/online_lm.smk"
-include: "workflow/rules/attention_loss.smk"
-include: "workflow/rules/task_suite.smk"
-include: "workflow/rules/quantizer_error.smk"
+include: "workflow/rules/cells.smk"
 include: "workflow/rules/aggregate.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/report.smk"
@@ -31,7 +25,7 @@ rule all:
         f"{REPORT}/explorer.html",
         FLOW.figures(),
         FLOW.highlights(),
-        FLOW.lost(),
+        FLOW.missing_outputs(),
 
 
 include: "workflow/rules/publish.smk"

@@ -14,6 +14,7 @@ PACKAGE_FOLDER = Path(__file__).resolve().parent
 SOURCE_ROOT = PACKAGE_FOLDER.parent
 MODELS_FILE, TEXTS_FILE, CLAIMS_FILE = "config/models.yaml", "config/texts.yaml", "config/claims.yaml"
 PUBLISHED_FOLDER = "config/published"
+PROVENANCE = "provenance.json"
 
 # Tables of a report that not every run has.
 STREAMS, MEASUREMENTS = "streams.parquet", "measurements.parquet"
@@ -28,7 +29,7 @@ def module_file(module: str, root: Path = SOURCE_ROOT) -> Path | None:
 
 def model_file(model: str) -> str:
     """The file that stands for a fetched model; the model's folder is its parent."""
-    return f"resources/models/{model}/provenance.json"
+    return f"resources/models/{model}/{PROVENANCE}"
 
 
 def text_file(text: str) -> str:

@@ -1,4 +1,4 @@
-# One arm per cell of the group; when all are there and current, the group is sealed and its prefill released.
+# One arm per cell of the group; when all are there and current, the group is verified and its prefill released.
 rule verify:
     input:
         FLOW.verify_cells,
@@ -20,7 +20,7 @@ rule verify:
 
 rule embed:
     input:
-        FLOW.model_verified,
+        FLOW.embed_inputs,
         embedder=FLOW.embedder_file(),
     output:
         f"{RESULTS}/embeddings/{{model}}.jsonl",
@@ -57,7 +57,7 @@ rule aggregate:
         mem_mb=2000,
     params:
         spec=FLOW.table_spec,
-        code=FLOW.table_code,
+        code=FLOW.step_code("aggregate", "study"),
     shell:
         "kvatlas aggregate --study {wildcards.study} --spec {params.spec:q} --code {params.code} --output {output} > {log} 2>&1"
 
@@ -85,7 +85,7 @@ rule results:
         mem_mb=2000,
     params:
         spec=FLOW.results_spec(),
-        code=FLOW.results_code(),
+        code=FLOW.step_code("results"),
     shell:
         "kvatlas results --spec {params.spec:q} --code {params.code} --output {output.results} > {log} 2>&1"
 

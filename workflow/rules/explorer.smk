@@ -17,6 +17,6 @@ rule explorer:
     resources:
         mem_mb=1000,
     params:
-        code=FLOW.explorer_code(),
+        code=FLOW.step_code("explorer"),
     shell:
         "kvatlas explorer --code {params.code} --output {output} > {log} 2>&1"

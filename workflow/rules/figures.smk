@@ -19,7 +19,7 @@ rule figure:
     resources:
         mem_mb=1000,
     params:
-        code=FLOW.figure_code,
+        code=FLOW.step_code("figure", "figure"),
         title=FLOW.figure_title,
         caption=FLOW.figure_caption,
     shell:

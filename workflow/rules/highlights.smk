@@ -12,6 +12,6 @@ rule highlights:
     resources:
         mem_mb=1000,
     params:
-        code=FLOW.highlights_code(),
+        code=FLOW.step_code("highlights"),
     shell:
         "kvatlas highlights --code {params.code} --results {input.results} --output {output} > {log} 2>&1"

@@ -37,6 +37,6 @@ rule pages:
     resources:
         mem_mb=1000,
     params:
-        code=FLOW.pages_code(),
+        code=FLOW.step_code("pages"),
     shell:
         "kvatlas pages --code {params.code} --output {output.page} > {log} 2>&1"

@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kvatlas.cli import commands, run
+from kvatlas.cli import commands, jobs, run
 from kvatlas.errors import KvatlasError
 from kvatlas.grid.config import DEFAULT_FILE
 from kvatlas.pipeline import fork_server
 
 Handler = Callable[[argparse.Namespace], None]
 USER_ERROR = 2
+MAIN = "kvatlas.cli.main:main"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry() -> None:
     """Run the command of this process, and leave without tearing torch down: that takes up to a second per cell."""
-    code = fork_server.run(sys.argv[1:])
+    code = fork_server.run(sys.argv[1:], MAIN)
     if code is None:
         code = main()
     sys.stdout.flush()
@@ -84,29 +85,29 @@ def _add_publish(made: argparse.ArgumentParser) -> None:
 def _add_job_commands(command: Callable[[str, Handler, str], argparse.ArgumentParser]) -> None:
     """The commands that the workflow's jobs run."""
     for name, handler, text in (
-        ("fetch-model", commands.fetch_model, "Fetch a model into resources/."),
-        ("fetch-text", commands.fetch_text, "Fetch a text into resources/."),
+        ("fetch-model", jobs.fetch_model, "Fetch a model into resources/."),
+        ("fetch-text", jobs.fetch_text, "Fetch a text into resources/."),
     ):
         made = command(name, handler, text)
         made.add_argument("--name", required=True)
         made.add_argument("--entry", required=True, help="the catalog entry, JSON")
         made.add_argument("--output", type=Path, required=True)
-    cell = _job(command("cell", commands.cell, "Run one cell of the grid."))
+    cell = _job(command("cell", jobs.cell, "Run one cell of the grid."))
     cell.add_argument("--input", nargs="*", default=[], metavar="NAME=PATH")
     cell.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
-    _job(command("verify", commands.verify, "Check the cells of a group and release its prefill."))
-    aggregate = _job(command("aggregate", commands.aggregate, "Aggregate the cells of a study."))
+    _job(command("verify", jobs.verify, "Check the cells of a group and release its prefill."))
+    aggregate = _job(command("aggregate", jobs.aggregate, "Aggregate the cells of a study."))
     aggregate.add_argument("--study", required=True)
-    _job(command("results", commands.results, "Write results.json and the other data of the report."))
-    figure = _job(command("figure", commands.figure, "Draw one figure of a report."), spec=False)
+    _job(command("results", jobs.results, "Write results.json and the other data of the report."))
+    figure = _job(command("figure", jobs.figure, "Draw one figure of a report."), spec=False)
     figure.add_argument("--name", required=True)
     figure.add_argument("--results", type=Path, required=True)
     figure.add_argument("--trials", type=Path, required=True)
-    _job(command("pages", commands.pages, "Write the pages of a report."), spec=False)
-    highlights = _job(command("highlights", commands.highlights, "Put a run's highlights into a README."), spec=False)
+    _job(command("pages", jobs.pages, "Write the pages of a report."), spec=False)
+    highlights = _job(command("highlights", jobs.highlights, "Put a run's highlights into a README."), spec=False)
     highlights.add_argument("--results", type=Path, required=True, help="results.json of the report")
     highlights.add_argument("--readme", type=Path, default=Path("README.md"), help="default: README.md")
-    _job(command("explorer", commands.explorer, "Write the explorer of a report."), spec=False)
+    _job(command("explorer", jobs.explorer, "Write the explorer of a report."), spec=False)
 
 
 def _job(made: argparse.ArgumentParser, *, spec: bool = True) -> argparse.ArgumentParser:

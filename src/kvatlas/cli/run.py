@@ -17,10 +17,11 @@ import yaml
 
 from kvatlas.errors import KvatlasError
 from kvatlas.files import read_json, read_jsonl, write_json
-from kvatlas.grid import config, studies
-from kvatlas.grid.cells import PREFILL, PROMPTS, RECALL, Cell, Grid
+from kvatlas.grid import config, unfold
+from kvatlas.grid.cells import RECALL, Grid
 from kvatlas.lm.catalog import load_models, load_texts
-from kvatlas.paths import MODELS_FILE, TEXTS_FILE, model_file, tensors_of, text_file
+from kvatlas.pipeline import cell_jobs
+from kvatlas.paths import MODELS_FILE, TEXTS_FILE, model_file, text_file
 
 STUDY_OF = {"online-lm": "online_lm", "passkey": "passkey", "attention-loss": "attention_loss"}
 FIGURES = {"online-lm": ("f5_online_lm", "f7_perplexity_protocols"), "attention-loss": ("f8_attention_loss",)}
@@ -197,11 +198,12 @@ def configuration(args: Namespace) -> dict[str, Any]:
 def run(args: Namespace) -> None:
     """Run an experiment, write its results.json and print its table."""
     study = STUDY_OF[args.experiment]
-    grid = studies.grid(config.validate(configuration(args)))
+    grid = unfold.grid(config.validate(configuration(args)))
     _fetch(grid)
     for cell in grid.cells.values():
         _say(f"{cell.name}")
-        _run_cell(cell)
+        inputs = {name: Path(path) for name, path in cell.inputs.items()}
+        cell_jobs.run(cell.spec, inputs, Path(cell.output), fingerprint="")
     section = _aggregate(grid, study)
     target = Path(grid.paths.results) / RESULTS
     earlier = read_json(target)["studies"] if target.is_file() else {}
@@ -222,19 +224,6 @@ def _fetch(grid: Grid) -> None:
     for name, entry in load_texts(Path(TEXTS_FILE)).items():
         if text_file(name) in inputs:
             fetch_text(name, entry, Path(text_file(name)))
-
-
-def _run_cell(cell: Cell) -> None:
-    paths = {name: Path(path) for name, path in cell.inputs.items()}
-    paths["model"] = paths["model"].parent
-    output = Path(cell.output)
-    if cell.kind == PREFILL:
-        output = tensors_of(output)
-    if cell.kind == RECALL:
-        paths["prefill"] = tensors_of(paths["prefill"])
-    output.parent.mkdir(parents=True, exist_ok=True)
-    module = "kvatlas.experiments.prompts" if cell.kind == PROMPTS else f"kvatlas.experiments.{cell.kind}"
-    importlib.import_module(module).run(dict(cell.spec), paths, output)
 
 
 def _aggregate(grid: Grid, study: str) -> dict[str, Any]:

@@ -51,8 +51,9 @@ def policy_fields(policy: str) -> dict[str, Field]:
     return dict(_class_fields(module, name))
 
 
-def module_of(table: Mapping[str, str], name: str) -> str | None:
+def module_of(kind: str, name: str) -> str | None:
     """Return the module that a registered policy or quantizer lives in; None for `full` and `none`."""
+    table = {"policy": POLICIES, "quantizer": QUANTIZERS}[kind]
     return None if name in (FULL, NO_QUANTIZER) else table[name].partition(":")[0]
 
 

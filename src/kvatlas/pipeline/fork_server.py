@@ -1,4 +1,4 @@
-"""Warm starts: one process imports torch and transformers once, and each cell of a local run is a fork of it.
+"""A fork server: one process imports torch and transformers once, and each cell of a local run is a fork of it.
 
 Importing them takes longer than many a cell's work on a small model. The server holds no code of this package, so that
 a fork reads what the files say then, like any new process; it does not touch a GPU, because CUDA does not survive a fork.
@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-# The server's environment of packages and its socket, PREFIX:PATH; any other text switches warm starts off.
-VARIABLE = "KVATLAS_WARM"
+# The server's environment of packages and its socket, PREFIX:PATH; any other text switches the server off.
+VARIABLE = "KVATLAS_FORK_SERVER"
 KILLED = 137
 # Keeps the pipes to the servers open for as long as this process lives.
 _STARTED: list[subprocess.Popen[bytes]] = []
@@ -41,12 +41,12 @@ PRELOADED = (
 def start() -> subprocess.Popen[bytes] | None:
     """Start a server for the commands that this process starts from now on; it ends when this process does.
 
-    None where `KVATLAS_WARM` is set already, or where a process does not survive a fork (macOS).
+    None where `KVATLAS_FORK_SERVER` is set already, or where a process does not survive a fork (macOS).
     """
     if VARIABLE in os.environ or sys.platform != "linux":
         return None
     # Short, because the path of a socket may have 107 bytes.
-    path = Path(tempfile.mkdtemp(prefix="kvatlas-")) / "warm"
+    path = Path(tempfile.mkdtemp(prefix="kvatlas-")) / "socket"
     # One thread, so that a fork loses none; a cell sets its own number. Models are local by the time of a cell.
     calm = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-P", "-m", "kvatlas.pipeline.fork_server", str(path)]
@@ -58,10 +58,11 @@ def start() -> subprocess.Popen[bytes] | None:
     return server
 
 
-def run(argv: Sequence[str]) -> int | None:
+def run(argv: Sequence[str], main: str) -> int | None:
     """Let the server run the cell of a command line, in this process's place; None where there is no server.
 
-    A cell with an environment of its own has packages of its own, and imports these.
+    `main` is the function of command lines, MODULE:NAME; the fork imports it, and returns its exit code. A cell with an
+    environment of its own has packages of its own, and imports these.
     """
     prefix, _, path = os.environ.get(VARIABLE, "").rpartition(":")
     if prefix != sys.prefix or list(argv[:1]) != ["cell"]:
@@ -72,7 +73,7 @@ def run(argv: Sequence[str]) -> int | None:
             socket.send_fds(connection, [b"\n"], [0, 1, 2])
         except OSError:
             return None
-        order = {"argv": list(argv), "cwd": os.getcwd(), "environment": dict(os.environ)}
+        order = {"main": main, "argv": list(argv), "cwd": os.getcwd(), "environment": dict(os.environ)}
         with connection.makefile("rw", encoding="utf-8") as stream:
             stream.write(json.dumps(order) + "\n")
             stream.flush()
@@ -133,9 +134,8 @@ def _run_cell(connection: socket.socket) -> None:
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     code = 1
     try:
-        from kvatlas.cli.main import main
-
-        code = main(order["argv"])
+        module, _, name = order["main"].partition(":")
+        code = getattr(importlib.import_module(module), name)(order["argv"])
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
     except BaseException:

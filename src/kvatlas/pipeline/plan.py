@@ -34,7 +34,7 @@ def jobs(workflow: Workflow) -> dict[str, int]:
 
 def prefill_bytes(workflow: Workflow, cell: Cell) -> int:
     """Return the bytes of the keys and values that a prefill cell stores."""
-    return workflow.prompts_of(cell) * workflow.context_of(cell) * workflow.kv_bytes(cell.model)
+    return cell.work.prompts * cell.work.context * workflow.sizes.kv_bytes(cell.model)
 
 
 def describe(workflow: Workflow) -> str:
@@ -48,27 +48,27 @@ def describe(workflow: Workflow) -> str:
     lines += [f"  {name:<{width}}  {count:>6}" for name, count in counts.items()]
     lines += [f"  {'all':<{width}}  {sum(counts.values()):>6}"]
     lines += [
-        f"prompts: {sum(workflow.prompts_of(cell) for cell in grid.of_kind(PROMPTS))}, "
-        f"each prefilled once; trials of recall cells: {sum(workflow.prompts_of(cell) for cell in recalls)}",
-        f"prefill: {_tokens(workflow, prefills):,} tokens; "
-        f"decode: up to {sum(_decoded(workflow, cell) for cell in recalls):,} tokens, twice "
+        f"prompts: {sum(cell.work.prompts for cell in grid.of_kind(PROMPTS))}, "
+        f"each prefilled once; trials of recall cells: {sum(cell.work.prompts for cell in recalls)}",
+        f"prefill: {_tokens(prefills):,} tokens; "
+        f"decode: up to {sum(_decoded(cell) for cell in recalls):,} tokens, twice "
         "(own output and reference)",
         f"prefill files: {sum(sizes) / GIB:.2f} GiB of keys and values, the largest {max(sizes, default=0) / GIB:.2f}; "
         + ("kept (keep_prefill)" if workflow.keep_prefill else "each released when its group is done"),
-        f"memory of a job: up to {max((workflow.cell_memory(cell) for cell in recalls), default=0):,} MB (estimate)",
+        f"memory of a job: up to {max((workflow.sizes.cell_memory(cell) for cell in recalls), default=0):,} MB (estimate)",
     ]
     lines += [
         f"models: about {cost.model_bytes(workflow) / GIB:.1f} GiB of weights in 16 bits",
         f"GPU hours: about {cost.gpu_hours(workflow):.1f} on one GPU ({cost.ASSUMED})",
     ]
-    missing = {dependencies.why_missing(kind) for kind in {cell.kind for cell in grid.cells.values()}} - {None}
+    missing = {dependencies.missing_experiment(kind) for kind in {cell.kind for cell in grid.cells.values()}} - {None}
     lines += [f"cannot run yet: {problem}" for problem in sorted(filter(None, missing))]
     return "\n".join(lines)
 
 
-def _tokens(workflow: Workflow, cells: list[Cell]) -> int:
-    return sum(workflow.prompts_of(cell) * workflow.context_of(cell) for cell in cells)
+def _tokens(cells: list[Cell]) -> int:
+    return sum(cell.work.prompts * cell.work.context for cell in cells)
 
 
-def _decoded(workflow: Workflow, cell: Cell) -> int:
-    return workflow.prompts_of(cell) * int(cell.spec["new_tokens"])
+def _decoded(cell: Cell) -> int:
+    return cell.work.prompts * int(cell.spec["new_tokens"])

@@ -19,7 +19,7 @@ from kvatlas.analysis.claims import judge, reanalyses
 from kvatlas.analysis.published import compare
 from kvatlas.errors import KvatlasError
 from kvatlas.files import read_json, write_json
-from kvatlas.grid import studies
+from kvatlas.grid import unfold
 from kvatlas.grid.cells import RECALL, Cell, Grid
 from kvatlas.paths import CLAIMS_FILE, PUBLISHED_FOLDER, model_file, timing_of
 from kvatlas.pipeline.tables import load_trials
@@ -34,7 +34,7 @@ Config = Mapping[str, Any]
 
 def write_results(config: Config, folder: Path) -> None:
     """Write results.json, the parquet files, timings.json and config.json of a run into `folder`."""
-    grid = studies.grid(config)
+    grid = unfold.grid(config)
     sections = {study: read_json(grid.paths.table(study)) for study in config["studies"]}
     recalled = {cell.study for cell in grid.of_kind(RECALL)}
     loaded = {study: load_trials(grid, study) for study in config["studies"]}
@@ -47,7 +47,7 @@ def write_results(config: Config, folder: Path) -> None:
     timings = timing_rows(grid)
     answers = [trial for rows in loaded.values() for trial in rows if "output" in trial]
     trials.write_parquet(answers, folder / "trials.parquet")
-    exports.write(folder, loaded, studies.data_files(config))
+    exports.write(folder, loaded, unfold.data_files(config))
     write_json(folder / "results.json", results)
     write_json(folder / "timings.json", {"rows": timings})
     write_json(folder / "config.json", describe(config, timings))

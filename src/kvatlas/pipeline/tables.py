@@ -15,7 +15,7 @@ from kvatlas.analysis.claims import claim_file as claim_files
 from kvatlas.analysis.claims import judge
 from kvatlas.analysis.studies.clusters import METRICS
 from kvatlas.files import read_jsonl, write_json
-from kvatlas.grid import studies
+from kvatlas.grid import unfold
 from kvatlas.grid.cells import RECALL, Grid
 from kvatlas.paths import CLAIMS_FILE
 
@@ -24,7 +24,7 @@ Config = Mapping[str, Any]
 
 def write_table(config: Config, study: str, output: Path) -> None:
     """Aggregate the cells of one study into `output`; `config` is the study's part of the configuration."""
-    grid = studies.grid(config)
+    grid = unfold.grid(config)
     module = importlib.import_module(f"kvatlas.analysis.studies.{study}")
     arms = sorted({cell.arm for cell in grid.trial_cells(study)})
     metrics = getattr(module, "METRICS", tuple(METRICS))

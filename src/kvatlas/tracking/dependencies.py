@@ -1,55 +1,106 @@
-"""Which of our modules, data files and packages each step of the pipeline depends on.
+"""Which of our modules, data files and packages each step of the pipeline depends on: one table.
 
-`kvatlas.tracking.fingerprint` hashes what this module names. Dynamic imports (policies, quantizers, figures) are named here,
-because a static closure does not see them.
+`kvatlas.tracking.fingerprint` hashes what this module names. What is found by its file (policies, quantizers, studies,
+sections, figures) is named here, because a static closure does not see it.
 """
 
 from __future__ import annotations
 
 import ast
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvatlas.compression.registry import POLICIES, QUANTIZERS
-from kvatlas.errors import KvatlasError
-from kvatlas.experiments.prompts import TASKS
 from kvatlas.grid import policy_parameters
 from kvatlas.grid.cells import EMBED, PROMPTS
-from kvatlas.paths import CLAIMS_FILE, PUBLISHED_FOLDER, SOURCE_ROOT, module_file
+from kvatlas.grid.studies import all_studies
+from kvatlas.paths import CLAIMS_FILE, PACKAGE_FOLDER, PUBLISHED_FOLDER, SOURCE_ROOT, module_file
 from kvatlas.tracking.fingerprint import MODEL_PACKAGES, TABLE_PACKAGES, Explanation, explain
 
 # Keys of a catalog entry that describe a model without changing a byte of it.
 _DESCRIPTIVE = ("title", "role", "max_positions", "shape", "upstream")
-FIGURES_FOLDER = "src/kvatlas/reporting/figures"
-TEMPLATES_FOLDER = "src/kvatlas/reporting/templates"
-EXPLORER_FOLDER = f"{TEMPLATES_FOLDER}/explorer"
+_REPORTING = "kvatlas.reporting"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step of the pipeline is made of: modules with all that they import, data files, packages."""
+
+    modules: tuple[str, ...]
+    data: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+
+
+def _aggregate(study: str) -> Step:
+    return Step(
+        ("kvatlas.pipeline.tables", f"kvatlas.analysis.studies.{study}", f"kvatlas.grid.studies.{study}"),
+        (CLAIMS_FILE,),
+        TABLE_PACKAGES,
+    )
+
+
+def _results(_: str) -> Step:
+    studies = (f"kvatlas.grid.studies.{study}" for study in all_studies())
+    return Step(
+        ("kvatlas.pipeline.results", *studies), (CLAIMS_FILE, *_files(PUBLISHED_FOLDER, ".csv")), TABLE_PACKAGES
+    )
+
+
+def _figure(name: str) -> Step:
+    return Step((f"{_REPORTING}.figures.{name}",), packages=("matplotlib",))
+
+
+def _pages(_: str) -> Step:
+    sections = (f"{_REPORTING}.sections.{study}" for study in all_studies())
+    templates = _package_files("reporting/templates", "*.j2")
+    return Step((f"{_REPORTING}.render", *sections, *_figure_modules()), templates)
+
+
+def _highlights(_: str) -> Step:
+    templates = [name for name in _package_files("reporting/templates", "*.j2") if "explorer" not in name]
+    return Step((f"{_REPORTING}.highlights", *_figure_modules()), tuple(templates))
+
+
+def _explorer(_: str) -> Step:
+    return Step((f"{_REPORTING}.explorer.document",), _package_files("reporting/templates/explorer", "*"), ("plotly",))
+
+
+STEPS: Mapping[str, Callable[[str], Step]] = {
+    "aggregate": _aggregate,
+    "results": _results,
+    "figure": _figure,
+    "pages": _pages,
+    "highlights": _highlights,
+    "explorer": _explorer,
+}
+"""Step -> what it is made of, given the study or figure that it is about (empty for steps about the whole run)."""
+
+
+def step_code(step: str, subject: str = "") -> Explanation:
+    """Explain the code of a step; `subject` is its study or figure."""
+    made_of = STEPS[step](subject)
+    return explain(made_of.modules, made_of.data, made_of.packages)
 
 
 def cell_code(spec: Mapping[str, Any], *, track_versions: bool = True) -> Explanation:
-    """Explain the code of a cell: its experiment, and of policies and quantizers only those that its arm names."""
+    """Explain the code of a cell: its experiment, and of tasks and methods only those that its spec names."""
     kind = spec["kind"]
-    modules = (
-        ["kvatlas.experiments.prompts", TASKS[spec["study"]]] if kind == PROMPTS else [f"kvatlas.experiments.{kind}"]
-    )
-    notes = {}
-    named = (
-        ("policy", POLICIES, spec.get("policy", {}).get("name", policy_parameters.FULL)),
-        ("quantizer", QUANTIZERS, spec.get("quantizer", policy_parameters.NO_QUANTIZER)),
-    )
-    for label, table, name in named:
-        module = policy_parameters.module_of(table, name)
-        if module is not None:
-            modules.append(module)
-            notes[f"{label} {name}"] = table[name]
-    extra: tuple[str, ...] = ()
+    modules = [f"kvatlas.experiments.{kind}"]
+    packages: tuple[str, ...] = MODEL_PACKAGES
+    if kind == PROMPTS:
+        modules.append(f"kvatlas.tasks.{spec['task']}")
     if kind == EMBED:
         # It lists the cells that it reads.
-        modules.append("kvatlas.grid.studies")
-        extra = ("sentence-transformers",)
-    return explain(modules, packages=(*MODEL_PACKAGES, *extra) if track_versions else (), notes=notes)
+        modules += ["kvatlas.grid.unfold", *(f"kvatlas.grid.studies.{study}" for study in spec["studies"])]
+        packages = (*MODEL_PACKAGES, "sentence-transformers")
+    named = (
+        ("policy", spec.get("policy", {}).get("name", policy_parameters.FULL)),
+        ("quantizer", spec.get("quantizer", policy_parameters.NO_QUANTIZER)),
+    )
+    modules += [module for what, name in named if (module := policy_parameters.module_of(what, name)) is not None]
+    return explain(modules, packages=packages if track_versions else ())
 
 
 def fetch_code(kind: str, entry: Mapping[str, Any]) -> Explanation:
@@ -62,72 +113,40 @@ def fetch_code(kind: str, entry: Mapping[str, Any]) -> Explanation:
     return explain(modules, notes={"entry": json.dumps(decisive, sort_keys=True)}, follow=False)
 
 
-def table_code(study: str) -> Explanation:
-    """Explain the code and claims that turn a study's cells into its table."""
-    return explain(["kvatlas.pipeline.tables", f"kvatlas.analysis.studies.{study}"], [CLAIMS_FILE], TABLE_PACKAGES)
-
-
-def results_code() -> Explanation:
-    """Explain the code, claims and published numbers that turn tables into the report's data."""
-    published = files_in(PUBLISHED_FOLDER, ".csv")
-    return explain(["kvatlas.pipeline.results"], [CLAIMS_FILE, *published], TABLE_PACKAGES)
-
-
-def figure_code(name: str) -> Explanation:
-    """Explain the code of one figure."""
-    return explain([f"kvatlas.reporting.figures.{name}"], packages=("matplotlib",))
-
-
-def pages_code() -> Explanation:
-    """Explain the code and templates of the pages; captions come from the figures' modules."""
-    figures = [f"kvatlas.reporting.figures.{name}" for name in figure_names()]
-    return explain(["kvatlas.reporting.render", *figures], files_in(TEMPLATES_FOLDER, ".j2"))
-
-
-def highlights_code() -> Explanation:
-    """Explain the code of what a run puts into the repository's README; the titles of figures are in it."""
-    figures = [f"kvatlas.reporting.figures.{name}" for name in figure_names()]
-    templates = [f"{TEMPLATES_FOLDER}/{name}.md.j2" for name in ("highlights", "macros")]
-    return explain(["kvatlas.reporting.highlights", *figures], templates)
-
-
-def explorer_code() -> Explanation:
-    """Explain the code of the explorer, what it is made of, and the plotting library inside it."""
-    files = [path for suffix in (".j2", ".css", ".js") for path in files_in(EXPLORER_FOLDER, suffix)]
-    return explain(["kvatlas.reporting.explorer.document"], files, ("plotly",))
+def figure_names() -> list[str]:
+    """Return the figures there are, by their files, without importing a plotting library."""
+    names = [path.stem for path in (PACKAGE_FOLDER / "reporting/figures").glob("f[0-9]*_*.py")]
+    return sorted(names, key=lambda name: (int(name[1:].partition("_")[0]), name))
 
 
 def figure_title(name: str) -> tuple[str, str]:
-    """The title and caption of a figure, read from its file."""
-    tree = ast.parse((SOURCE_ROOT.parent / FIGURES_FOLDER / f"{name}.py").read_text(encoding="utf-8"))
-    found = {
+    """Return the title and caption of a figure, read from its file."""
+    tree = ast.parse((PACKAGE_FOLDER / "reporting/figures" / f"{name}.py").read_text(encoding="utf-8"))
+    texts = {
         target.id: ast.literal_eval(item.value)
         for item in tree.body
         if isinstance(item, ast.Assign)
         for target in item.targets
         if isinstance(target, ast.Name) and target.id in ("TITLE", "CAPTION")
     }
-    return found["TITLE"], found["CAPTION"]
+    return texts["TITLE"], texts["CAPTION"]
 
 
-def figure_names() -> list[str]:
-    """The figures there are, by their files, without importing a plotting library."""
-    names = [Path(path).stem for path in files_in(FIGURES_FOLDER, ".py")]
-    found = [name for name in names if name[0] == "f" and name[1:].partition("_")[0].isdigit()]
-    return sorted(found, key=lambda name: (int(name[1:].partition("_")[0]), name))
-
-
-def files_in(folder: str, suffix: str) -> list[str]:
-    """The files of a repository folder with a suffix, as sorted paths relative to the repository."""
-    try:
-        names = os.listdir(SOURCE_ROOT.parent / folder)
-    except FileNotFoundError as error:
-        raise KvatlasError(f"{folder}: no such folder; restore it from the repository") from error
-    return [f"{folder}/{name}" for name in sorted(names) if name.endswith(suffix)]
-
-
-def why_missing(kind: str) -> str | None:
-    """Say that a kind of cell cannot run in this version, or return None when it can."""
+def missing_experiment(kind: str) -> str | None:
+    """Report that a kind of cell cannot run in this version, or return None when it can."""
     module = f"kvatlas.experiments.{kind}"
-    known = kind == PROMPTS or module_file(module) is not None
-    return None if known else f"module {module} does not exist in this version"
+    return None if module_file(module) else f"module {module} does not exist in this version"
+
+
+def _figure_modules() -> tuple[str, ...]:
+    return tuple(f"{_REPORTING}.figures.{name}" for name in figure_names())
+
+
+def _package_files(folder: str, pattern: str) -> tuple[str, ...]:
+    """The package's own data files, relative to the folder that holds its sources."""
+    paths = (path for path in (PACKAGE_FOLDER / folder).rglob(pattern) if path.is_file())
+    return tuple(sorted(path.relative_to(SOURCE_ROOT.parent).as_posix() for path in paths))
+
+
+def _files(folder: str, suffix: str) -> list[str]:
+    return sorted(f"{folder}/{path.name}" for path in Path(SOURCE_ROOT.parent, folder).glob(f"*{suffix}"))

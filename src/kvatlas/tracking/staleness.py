@@ -1,4 +1,4 @@
-"""Is a cell what the current configuration and code would make? Verified groups, `kvatlas check` and `kvatlas why` ask here.
+"""Is a stored file what the current configuration and code would make? `kvatlas check`, `why` and `verify` ask here.
 
 A cell's first line holds its spec and its fingerprint; whether Snakemake still remembers the cell does not matter.
 """
@@ -11,12 +11,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kvatlas.errors import KvatlasError
-from kvatlas.files import checksum, read_json, read_jsonl, write_json
-from kvatlas.grid.cells import RECALL, Cell
+from kvatlas.files import read_json
+from kvatlas.grid.cells import Cell
 from kvatlas.paths import code_record
-from kvatlas.pipeline import prefill_files
-from kvatlas.pipeline.workflow import Workflow
 from kvatlas.tracking import checksums, dependencies
+from kvatlas.tracking.current import Current
 from kvatlas.tracking.fingerprint import Explanation, differences
 
 _SHOWN = 5
@@ -36,30 +35,30 @@ def header(path: Path | str) -> dict[str, Any]:
     return record
 
 
-def reasons(workflow: Workflow, cell: Cell) -> list[str]:
+def reasons(current: Current, cell: Cell) -> list[str]:
     """Say in words why the stored cell is not what would be made now; an empty list when it is."""
     if not Path(cell.output).is_file():
         return ["it does not exist"]
     if not checksums.is_intact(cell.output):
         return ["it is corrupt, or was edited after it was written"]
     stored = header(cell.output)
-    now = json.loads(json.dumps(workflow.spec(cell)))
+    now = json.loads(json.dumps(current.spec(cell)))
     before = {key: value for key, value in stored["cell"].items() if key != "fingerprint"}
     found = [
         f"configuration: {key} was {before.get(key)!r}, is {now.get(key)!r}"
         for key in sorted({*before, *now} - {"upstream"})
         if before.get(key) != now.get(key)
     ]
-    if stored["fingerprint"] != workflow.code(cell.output):
-        found += code_changes(workflow, cell) or ["code: its fingerprint changed"]
+    if stored["fingerprint"] != current.code(cell.output):
+        found += code_changes(current, cell) or ["code: its fingerprint changed"]
     if before.get("upstream") != now["upstream"]:
-        found += _upstream_changes(workflow, cell) or ["inputs: what they are made from changed"]
+        found += _upstream_changes(current, cell) or ["inputs: what they are made from changed"]
     return found
 
 
-def code_changes(workflow: Workflow, cell: Cell) -> list[str]:
+def code_changes(current: Current, cell: Cell) -> list[str]:
     """Say which files or packages changed since the cell was made, as far as its code record tells."""
-    return changes_since(cell.output, workflow.explanation(cell))
+    return changes_since(cell.output, current.explanation(cell))
 
 
 def changes_since(output: str, now: Explanation) -> list[str]:
@@ -70,17 +69,17 @@ def changes_since(output: str, now: Explanation) -> list[str]:
     return [f"code: {line}" for line in differences(read_json(record), now)]
 
 
-def _upstream_changes(workflow: Workflow, cell: Cell) -> list[str]:
+def _upstream_changes(current: Current, cell: Cell) -> list[str]:
     found = []
     for name, path in cell.inputs.items():
-        source = workflow.grid.cells.get(path)
+        source = current.grid.cells.get(path)
         if source is not None:
-            lines = code_changes(workflow, source) + _upstream_changes(workflow, source)
+            lines = code_changes(current, source) + _upstream_changes(current, source)
             found += [f"input {name}: {line}" for line in lines]
     return list(dict.fromkeys(found))
 
 
-def check(workflow: Workflow, cells: Iterable[Cell]) -> int:
+def check(current: Current, cells: Iterable[Cell]) -> int:
     """Compare stored cells with the current configuration and code, and return how many were compared.
 
     Raises KvatlasError that lists cells which are missing or stale.
@@ -88,7 +87,7 @@ def check(workflow: Workflow, cells: Iterable[Cell]) -> int:
     stale, count = [], 0
     for cell in cells:
         count += 1
-        if found := reasons(workflow, cell):
+        if found := reasons(current, cell):
             stale.append(f"{cell.output} ({found[0]})")
     if stale:
         more = f" and {len(stale) - _SHOWN} more" if len(stale) > _SHOWN else ""
@@ -100,71 +99,35 @@ def check(workflow: Workflow, cells: Iterable[Cell]) -> int:
     return count
 
 
-def verify_group(workflow: Workflow, study: str, model: str, group: str, output: Path, *, keep_prefill: bool) -> None:
-    """Check the cells of a group, record that in `output`, and release its prefill unless it is kept.
-
-    Raises KvatlasError when a cell is broken (it is removed) or stale, or when arms did not answer the same prompts.
-    """
-    cells = workflow.grid.group(study, model, group)
-    if broken := [cell.output for cell in cells if _is_broken(cell.output)]:
-        checksums.discard(broken)
-    check(workflow, cells)
-    prompts = {cell.output: _prompt_ids(cell) for cell in cells if cell.kind == RECALL}
-    if len(set(prompts.values())) > 1:
-        names = ", ".join(sorted(prompts))
-        raise KvatlasError(f"{names}: these arms did not answer the same prompts; delete them and run again")
-    sums = {cell.output: checksum(cell.output) for cell in cells}
-    write_json(output, {"cells": sums, "prompts": len(next(iter(prompts.values()), ()))})
-    manifest = Path(workflow.paths.prefill(study, model, group))
-    if not keep_prefill:
-        prefill_files.release(manifest)
-
-
-def _is_broken(path: str) -> bool:
-    if not Path(path).is_file():
-        return False
-    try:
-        header(path)
-        read_jsonl(path)
-    except KvatlasError:
-        return True
-    return not checksums.is_intact(path)
-
-
-def _prompt_ids(cell: Cell) -> tuple[str, ...]:
-    return tuple(str(row.get("id")) for row in read_jsonl(cell.output)[1:])
-
-
-def why(workflow: Workflow, path: str) -> list[str]:
+def explain_rerun(current: Current, path: str) -> list[str]:
     """Say in words what would make the file at `path` again; an empty list when it is up to date.
 
     Raises KvatlasError when the run has no such file.
     """
-    cell = workflow.grid.find(path)
+    cell = current.grid.find(path)
     if cell is not None and cell.arm:
-        return reasons(workflow, cell)
+        return reasons(current, cell)
     if cell is not None:
-        return code_changes(workflow, cell) + _upstream_changes(workflow, cell)
-    now, study = _step(workflow, PurePosixPath(path).as_posix())
+        return code_changes(current, cell) + _upstream_changes(current, cell)
+    now, study = _step(current, PurePosixPath(path).as_posix())
     found = [] if Path(path).is_file() else ["it does not exist"]
     found += changes_since(path, now)
-    cells = workflow.grid.trial_cells(study)
-    stale = [cell for cell in cells if reasons(workflow, cell)]
-    found += [f"cell {cell.output}: {reasons(workflow, cell)[0]}" for cell in stale[:_SHOWN]]
+    cells = current.grid.trial_cells(study)
+    stale = [cell for cell in cells if reasons(current, cell)]
+    found += [f"cell {cell.output}: {reasons(current, cell)[0]}" for cell in stale[:_SHOWN]]
     return found + ([f"and {len(stale) - _SHOWN} more cells"] if len(stale) > _SHOWN else [])
 
 
-def _step(workflow: Workflow, path: str) -> tuple[Explanation, str | None]:
+def _step(current: Current, path: str) -> tuple[Explanation, str | None]:
     """The current code of a file that is made from cells, and the study that it is about (None: all of them)."""
-    paths = workflow.paths
-    for study in workflow.config["studies"]:
+    paths = current.grid.paths
+    for study in current.grid.config["studies"]:
         if path == paths.table(study):
-            return dependencies.table_code(study), study
+            return dependencies.step_code("aggregate", study), study
     name = PurePosixPath(path).stem
     if path in (paths.figure(name), *(f"{paths.report}/figures/{name}{suffix}" for suffix in (".png", ".svg"))):
-        return dependencies.figure_code(name), None
+        return dependencies.step_code("figure", name), None
     if path.startswith(f"{paths.report}/"):
-        suffix = PurePosixPath(path).suffix
-        codes = {".md": dependencies.pages_code, ".html": dependencies.explorer_code}
-        return codes.get(suffix, dependencies.results_code)(), None
+        step = {".md": "pages", ".html": "explorer"}.get(PurePosixPath(path).suffix, "results")
+        return dependencies.step_code(step), None
     raise KvatlasError(f"{path}: run '{paths.run}' makes no such file; is the right --configfile given?")

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from kvatlas.grid import config, studies
+from kvatlas.grid import config, unfold
 from kvatlas.grid.cells import Grid
+from kvatlas.grid.studies import all_studies
+from kvatlas.grid.study import StudyContext
 from tests.support.places import ROOT
 
 HEAD: dict[str, Any] = {
@@ -31,7 +33,7 @@ NEEDLE: dict[str, Any] = {
 
 
 def grid_of(**blocks: Any) -> Grid:
-    return studies.grid(HEAD | {"studies": blocks})
+    return unfold.grid(HEAD | {"studies": blocks})
 
 
 def one(grid: Grid, output: str) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def test_a_recall_spec_holds_all_that_decides_its_numbers() -> None:
     }
 
 
-def test_the_full_cache_has_no_budget_and_the_floor_has_no_other_arm() -> None:
+def test_the_full_cache_has_no_budget_and_a_question_without_context_has_no_other_arm() -> None:
     grid = grid_of(needle=NEEDLE)
     full = one(grid, "results/r/cells/needle/smollm2-135m/full/no_context-512-0.jsonl")
     assert (full["method"], full["policy"], full["budget"], full["mode"]) == (
@@ -91,7 +93,7 @@ def test_a_prefill_keeps_the_windows_of_all_methods_defaults_included() -> None:
 def test_prompts_of_a_shard_have_its_seeds_and_all_depths() -> None:
     spec = one(grid_of(needle=NEEDLE), "results/r/prompts/needle/smollm2-135m/aware-512-1.jsonl")
     assert spec == {
-        "kind": "prompts", "study": "needle", "model": "smollm2-135m", "mode": "aware", "context": 512,
+        "kind": "prompts", "study": "needle", "task": "needle", "model": "smollm2-135m", "mode": "aware", "context": 512,
         "seeds": [2], "depths": [10, 90], "haystack": "sentences",
     }  # fmt: skip
 
@@ -222,7 +224,7 @@ def test_attention_loss_has_a_cell_per_method() -> None:
     assert len(grid.cells) == 2
 
 
-def test_task_suite_streams_shards_of_instances_and_has_a_floor() -> None:
+def test_task_suite_streams_shards_of_instances_with_and_without_context() -> None:
     block = {
         "context": 512, "instances": 3, "instances_per_shard": 2, "new_tokens": 24, "n_sinks": 4, "n_recent": 32,
         "arms": {"methods": ["random"], "budgets": ["50%"]},
@@ -247,13 +249,13 @@ def test_quantizer_error_has_a_cell_per_quantizer() -> None:
 
 def test_every_spec_is_one_line_of_json_and_no_two_cells_share_an_output() -> None:
     loaded = config.load(ROOT / "config/config.yaml", ROOT)
-    made = [
+    cells = [
         cell
         for study in loaded["studies"]
-        for cell in studies.STUDIES[study](studies.View(loaded, study, loaded["models"][0]))
+        for cell in all_studies()[study].unfold(StudyContext(loaded, study, loaded["models"][0]))
     ]
-    assert len({cell.output for cell in made}) == len(made)
-    assert all(json.loads(cell.spec_json()) == cell.spec and "\n" not in cell.spec_json() for cell in made)
+    assert len({cell.output for cell in cells}) == len(cells)
+    assert all(json.loads(json.dumps(cell.spec, sort_keys=True)) == cell.spec for cell in cells)
 
 
 @pytest.mark.parametrize(
@@ -271,8 +273,8 @@ def test_a_cell_is_found_by_its_files(path: str, found: str | None) -> None:
 
 def test_the_part_of_a_study_is_a_configuration_with_the_same_cells() -> None:
     whole = HEAD | {"studies": {"needle": NEEDLE, "passkey": NEEDLE | {"haystacks": ["noise"]}}}
-    part = studies.part(whole, "needle")
+    part = unfold.study_part(whole, "needle")
     assert "title" not in part
-    assert set(studies.grid(part).cells) == {
-        output for output, cell in studies.grid(whole).cells.items() if cell.study == "needle"
+    assert set(unfold.grid(part).cells) == {
+        output for output, cell in unfold.grid(whole).cells.items() if cell.study == "needle"
     }

@@ -48,22 +48,25 @@ def test_the_largest_batch_that_fits_is_found() -> None:
 def test_enough_memory_changes_no_spec() -> None:
     plain, stated = workflow(), workflow(memory_mb=64_000)
     for output, cell in plain.grid.cells.items():
-        assert stated.spec(stated.grid.cells[output]) == plain.spec(cell)
+        assert stated.current.spec(stated.grid.cells[output]) == plain.current.spec(cell)
 
 
 def test_little_memory_splits_the_measured_batch_and_nothing_else() -> None:
     plain = workflow()
     aware = next(cell for cell in plain.grid.of_kind(RECALL) if cell.arm == "random-4x")
-    limit = plain.cell_memory(aware) - 1
+    limit = plain.sizes.cell_memory(aware) - 1
     split = workflow(memory_mb=limit)
-    assert split.spec(aware)["rows"] == 3
-    assert split.cell_memory(aware) <= limit
-    changed = [output for output, cell in plain.grid.cells.items() if split.spec(cell) != plain.spec(cell)]
-    # Four prompts to a group: the repeat that measures the noise floor has a batch size of its own, the no_context is short.
+    assert split.current.spec(aware)["rows"] == 3
+    assert split.sizes.cell_memory(aware) <= limit
+    changed = [
+        output for output, cell in plain.grid.cells.items() if split.current.spec(cell) != plain.current.spec(cell)
+    ]
+    # Four prompts to a group: the repeat that measures the noise floor has a batch size of its own, and a question alone
+    # is short.
     assert {path.split("/")[-2] for path in changed} == {c.arm for c in plain.grid.of_kind(RECALL)} - {"full-batch1"}
     assert all("/no_context-" not in path for path in changed)
 
 
 def test_a_memory_that_holds_nothing_is_refused_before_any_job() -> None:
     with pytest.raises(KvatlasError, match="memory_mb: 100 MB cannot hold one prompt of cell recall needle"):
-        workflow(memory_mb=100).require_memory()
+        workflow(memory_mb=100).sizes.require_memory()

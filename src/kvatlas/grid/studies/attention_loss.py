@@ -1,0 +1,31 @@
+"""Attention loss: one cell per method, over several prompts and queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvatlas.grid import policy_parameters
+from kvatlas.grid.cells import Cell, Work
+from kvatlas.grid.study import Study, StudyContext
+from kvatlas.paths import MEASUREMENTS
+
+
+def cells(context: StudyContext) -> Iterator[Cell]:
+    """Yield a cell per method."""
+    part = context.study_config
+    sizes = {key: part[key] for key in ("text", "context", "prompts", "queries")}
+    work = Work(part["prompts"], part["context"], forwards=part["prompts"], tokens=part["prompts"] * part["context"])
+    for method in part["methods"]:
+        policy = policy_parameters.policy_of(context.config, method)
+        spec = {"arm": method, "method": method, "policy": policy} | sizes
+        yield context.trial_cell("attention_loss", f"loss-{part['context']}-0", spec, context.text_input(), work)
+
+
+STUDY = Study(
+    name="attention_loss",
+    label="Attention loss",
+    order=40,
+    kind="attention_loss",
+    unfold=cells,
+    data_files=lambda study_config: (MEASUREMENTS,),
+)

@@ -1,0 +1,57 @@
+"""Online language modelling: one cell per arm, protocol and block size over one token stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvatlas.grid import policy_parameters
+from kvatlas.grid.arms import arms_of, listed
+from kvatlas.grid.cells import Cell, Config, Work
+from kvatlas.grid.study import Spec, Study, StudyContext, blocks_of
+from kvatlas.paths import STREAMS
+
+DEFAULT_BLOCK = 32
+
+
+def cells(context: StudyContext) -> Iterator[Cell]:
+    """Yield a cell per arm, protocol and block size."""
+    part = context.study_config
+    usual = part.get("block", DEFAULT_BLOCK)
+    passages, tokens = part.get("passages", 1), part["tokens"]
+    for (protocol, size), entries in _streams(part, usual).items():
+        label = protocol if size == usual else f"{protocol}-block"
+        group = f"{label}-{tokens}-{0 if size == usual else size}"
+        stream = {"protocol": protocol, "text": part["text"], "tokens": tokens, "block": size}
+        if "passages" in part:
+            stream["passages"] = passages
+        work = Work(1, tokens, forwards=passages * blocks_of(tokens, size), tokens=passages * tokens)
+        for arm in arms_of(entries):
+            spec = arm.spec(context.config, part) | stream
+            spec["policy"] = _voting_block(spec["policy"], size)
+            yield context.trial_cell("online_lm", group, spec, context.text_input(), work)
+
+
+def _streams(part: Config, usual: int) -> dict[tuple[str, int], list[Config]]:
+    """The entries of the arms under each (protocol, block size); an entry's own lists go before the study's."""
+    streams: dict[tuple[str, int], list[Config]] = {}
+    for entry in listed(part["arms"]):
+        for protocol in entry.get("protocols", part.get("protocols", ["online"])):
+            for size in entry.get("blocks", [usual]):
+                streams.setdefault((protocol, size), []).append(entry)
+    return streams
+
+
+def _voting_block(policy: Spec, size: int) -> Spec:
+    """Make the newest block the observation window of a policy that pools a window's vote (TOVA's is the last query)."""
+    pools = {"window", "kernel"} <= set(policy_parameters.policy_fields(policy["name"]))
+    return policy | {"window": size} if pools else policy
+
+
+STUDY = Study(
+    name="online_lm",
+    label="Online language modelling",
+    order=20,
+    kind="online_lm",
+    unfold=cells,
+    data_files=lambda study_config: (STREAMS,),
+)

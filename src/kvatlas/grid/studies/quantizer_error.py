@@ -1,0 +1,32 @@
+"""Quantizer error: the reconstruction error of each quantizer on the keys and values of real prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvatlas.grid import policy_parameters
+from kvatlas.grid.arms import Arm
+from kvatlas.grid.cells import Cell, Work
+from kvatlas.grid.study import Study, StudyContext
+from kvatlas.paths import MEASUREMENTS
+
+
+def cells(context: StudyContext) -> Iterator[Cell]:
+    """Yield a cell per quantizer."""
+    part = context.study_config
+    sizes = {key: part[key] for key in ("text", "context", "prompts")}
+    work = Work(part["prompts"], part["context"], forwards=part["prompts"], tokens=part["prompts"] * part["context"])
+    for quantizer in part["quantizers"]:
+        arm = Arm(policy_parameters.FULL, quantizer=quantizer)
+        spec = {"arm": arm.id, "quantizer": quantizer} | sizes
+        yield context.trial_cell("quantizer_error", f"error-{part['context']}-0", spec, context.text_input(), work)
+
+
+STUDY = Study(
+    name="quantizer_error",
+    label="Quantizer reconstruction error",
+    order=60,
+    kind="quantizer_error",
+    unfold=cells,
+    data_files=lambda study_config: (MEASUREMENTS,),
+)

@@ -1,0 +1,73 @@
+"""The task suite: prompts per shard of instances, with and without what they are about; one cell per arm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvatlas.grid import policy_parameters
+from kvatlas.grid.arms import Arm, arms_of
+from kvatlas.grid.cells import PROMPTS, Cell, Work
+from kvatlas.grid.study import NO_CONTEXT, QUESTION_TOKENS, Spec, Study, StudyContext, blocks_of, shards
+from kvatlas.paths import STREAMS
+
+SUITE = "suite"
+DEFAULT_BLOCK = 32
+DEFAULT_SCHEDULE = "every_step"
+# The first instance of a suite has nine tasks, the others seven.
+TASKS_PER_INSTANCE = 9
+
+
+def cells(context: StudyContext) -> Iterator[Cell]:
+    """Yield the prompts of every shard and mode, and a cell per arm."""
+    part = context.study_config
+    instances_by_shard = shards(part["instances"], part.get("instances_per_shard", part["instances"]))
+    passage = {"passage": {"text": part["text"], "tokens": part["passage_tokens"]}} if "text" in part else {}
+    for mode, arms in ((SUITE, arms_of(part["arms"])), (NO_CONTEXT, [Arm(policy_parameters.FULL)])):
+        for shard, instances in enumerate(instances_by_shard):
+            group = f"{mode}-{part['context']}-{shard}"
+            shared = {"mode": mode, "context": part["context"]}
+            prompts = context.paths.prompts(context.study, context.model, group)
+            spec = context.base_spec(PROMPTS) | {"task": STUDY.task} | shared | {"instances": instances}
+            yield Cell(
+                PROMPTS, context.study, context.model, "", group, spec, prompts, context.model_input(), _prompts(spec)
+            )
+            for arm in arms:
+                # A passage is scored once per arm, beside its first shard of prompts.
+                scored = passage if (mode, shard) == (SUITE, 0) else {}
+                spec = arm.spec(context.config, part) | shared | {"shard": shard} | _run_spec(context) | scored
+                text = context.text_input() if scored else {}
+                work = _work(spec, len(instances))
+                yield context.trial_cell("task_suite", group, spec, {"prompts": prompts, **text}, work)
+
+
+def _run_spec(context: StudyContext) -> Spec:
+    part = context.study_config
+    return {
+        "schedule": part.get("schedule", DEFAULT_SCHEDULE),
+        "block": part.get("block", DEFAULT_BLOCK),
+        "new_tokens": part["new_tokens"],
+        "storage": part.get("storage", "packed"),
+    }
+
+
+def _prompts(spec: Spec) -> Work:
+    return Work(len(spec["instances"]), spec["context"])
+
+
+def _work(spec: Spec, instances: int) -> Work:
+    """The prompts are streamed in blocks and the answer is decoded token by token."""
+    prompts, new_tokens = TASKS_PER_INSTANCE * instances, spec["new_tokens"]
+    context = QUESTION_TOKENS if spec["mode"] == NO_CONTEXT else spec["context"]
+    forwards = new_tokens + 2 + blocks_of(context, spec["block"])
+    return Work(prompts, context, forwards=forwards, tokens=3 * prompts * new_tokens + prompts * context)
+
+
+STUDY = Study(
+    name="task_suite",
+    label="Task suite",
+    order=50,
+    kind="task_suite",
+    task="suite",
+    unfold=cells,
+    data_files=lambda study_config: (STREAMS,) if "text" in study_config else (),
+)

@@ -1,0 +1,95 @@
+"""What a study is to the rest of the package: one record, and what its unfolding into cells has at hand.
+
+Knows no single study; the records themselves are in `kvatlas.grid.studies`, one file each. Pure functions of the
+configuration; no files, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvatlas.grid.cells import Cell, Config, Work
+from kvatlas.paths import Paths, model_file, text_file
+
+NO_CONTEXT = "no_context"
+QUESTION_TOKENS = 64
+"""What a question without its context is counted as when cells are sized."""
+
+Spec = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class StudyContext:
+    """One study of one configuration for one model."""
+
+    config: Config
+    study: str
+    model: str
+
+    @property
+    def study_config(self) -> Config:
+        """The study's part of the configuration."""
+        part: Config = self.config["studies"][self.study]
+        return part
+
+    @property
+    def paths(self) -> Paths:
+        """The run's paths."""
+        return Paths(self.config["run"])
+
+    def base_spec(self, kind: str) -> Spec:
+        """Return the keys that begin every spec."""
+        return {"kind": kind, "study": self.study, "model": self.model}
+
+    def device_spec(self) -> Spec:
+        """Return the keys that say where and in which numbers a model runs."""
+        return {"device": self.config.get("device", "auto"), "dtype": self.config.get("dtype", "auto")}
+
+    def model_input(self) -> dict[str, str]:
+        """Return the input that every kind has."""
+        return {"model": model_file(self.model)}
+
+    def text_input(self) -> dict[str, str]:
+        """Return the text of the study, if it names one."""
+        return {"text": text_file(self.study_config["text"])} if "text" in self.study_config else {}
+
+    def trial_cell(self, kind: str, group: str, spec: Spec, inputs: Mapping[str, str], work: Work) -> Cell:
+        """Return the cell of an arm that needs no prefill; `spec` has the arm's keys."""
+        whole = self.base_spec(kind) | spec | self.device_spec()
+        output = self.paths.cell(self.study, self.model, spec["arm"], group)
+        read = {**self.model_input(), **inputs}
+        return Cell(kind, self.study, self.model, spec["arm"], group, whole, output, read, work)
+
+
+@dataclass(frozen=True)
+class Study:
+    """All that the pipeline needs to know of a study.
+
+    Args:
+        name: its key in a configuration, and the name of its modules in `analysis.studies` and `reporting.sections`.
+        label: how pages call it. order: its place on a page.
+        kind: the module of `kvatlas.experiments` that makes its trials.
+        unfold: from one model's part of a configuration to its cells, with their sizes.
+        task: the module of `kvatlas.tasks` that writes its prompts; empty where it cuts a text.
+        data_files: the parquet files of a report that hold its trials beside `trials.parquet`, from its configuration.
+    """
+
+    name: str
+    label: str
+    order: int
+    kind: str
+    unfold: Callable[[StudyContext], Iterator[Cell]]
+    task: str = ""
+    data_files: Callable[[Config], tuple[str, ...]] = lambda study_config: ()
+
+
+def shards(count: int, size: int) -> list[list[int]]:
+    """Return the numbers 0 to count - 1 in consecutive parts of `size`."""
+    return [list(range(start, min(start + size, count))) for start in range(0, count, size)]
+
+
+def blocks_of(tokens: int, block: int) -> int:
+    """Return the forward passes that stream `tokens` in blocks; a block of 0 is everything at once."""
+    return -(-tokens // (block or tokens or 1))

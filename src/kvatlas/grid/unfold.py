@@ -1,0 +1,36 @@
+"""From a validated configuration to its grid of cells."""
+
+from __future__ import annotations
+
+from kvatlas.grid.cells import Config, Grid
+from kvatlas.grid.studies import all_studies
+from kvatlas.grid.study import Spec, StudyContext
+
+_TABLE_KEYS = ("run", "models", "embedder", "device", "dtype", "methods")
+
+
+def grid(config: Config) -> Grid:
+    """Return all cells of a validated configuration."""
+    records = all_studies()
+    return Grid(
+        config,
+        (
+            cell
+            for study, study_config in config["studies"].items()
+            for model in study_config.get("models", config["models"])
+            for cell in records[study].unfold(StudyContext(config, study, model))
+        ),
+    )
+
+
+def data_files(config: Config) -> list[str]:
+    """Return the names of the parquet files that a run has beside trials.parquet, each once."""
+    records = all_studies()
+    names = [name for study, part in config["studies"].items() for name in records[study].data_files(part)]
+    return sorted(set(names), reverse=True)
+
+
+def study_part(config: Config, *studies: str) -> Spec:
+    """Return the part of a configuration that the tables of some studies depend on; it is a configuration itself."""
+    kept = {key: config[key] for key in _TABLE_KEYS if key in config}
+    return kept | {"studies": {study: config["studies"][study] for study in studies}}
