@@ -31,7 +31,7 @@ READING = {
     "scale": "Selection is Snakemake's own work on a run in which every job is a touch.",
     "startup": (
         "Nearly all of a start is the import of torch and transformers. So a cell is a batch of prompts, the cells of a "
-        "local run are forks of one process that has imported them (`warm start`), and the jobs that need no model ("
+        "local run are forks of one process that has imported them (`fork`), and the jobs that need no model ("
         "verifying, tables, figures, pages) import neither. `start` is the wall time until the model is loaded."
     ),
     "statistics_memory": "Statistics are summed in chunks of queries, so they grow with the context and not with its square.",

@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="the wall seconds that it took")
     args = parser.parse_args()
     if args.finished:
-        checkout = Checkout(args.finished.resolve(), configfile=args.configfile, warm=True)
+        checkout = Checkout(args.finished.resolve(), configfile=args.configfile, forks=True)
         whole = {"wall_seconds": args.seconds}
     else:
         root = Path(tempfile.mkdtemp(prefix="rerun-")) / "repo"

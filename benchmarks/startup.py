@@ -26,7 +26,7 @@ t.append(time.process_time())
 start = {"start_seconds": round(time.perf_counter() - started, 2)}
 from kvatlas.compression.apply import Compressor
 from kvatlas.compression.budget import Budget
-from kvatlas.compression.registry import make_policy
+from kvatlas.compression.build import make_policy
 from kvatlas.experiments.decoding import greedy
 policy = make_policy({"name": "snapkv", "window": 16})
 ids = torch.randint(5, 400, (2, 256), generator=torch.Generator().manual_seed(0))
@@ -40,17 +40,17 @@ t.append(time.process_time())
 names = ("import_kvatlas", "import_torch", "import_transformers", "load_model", "work")
 print(json.dumps(start | {f"{n}_cpu_seconds": round(b - a, 2) for n, a, b in zip(names, t, t[1:])}), flush=True)
 """
-# As the server of warm starts does, one fork of it being the cell.
+# As the fork server does, one fork of it being the cell.
 FORK = """
 import os, sys
-from kvatlas import warm
-warm.preload()
+from kvatlas.pipeline import fork_server
+fork_server.preload()
 child = os.fork()
 if child:
     os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 PARTS = ("start_", "import_", "load_", "work_")
-MANNERS = {"new process": CODE, "warm start": FORK + CODE}
+MANNERS = {"new process": CODE, "fork": FORK + CODE}
 
 
 def main() -> None:

@@ -165,19 +165,19 @@ class Checkout:
     """A copied repository and how to run commands in it.
 
     Args:
-        warm: cells are forks of a process that has imported torch; stand-ins need none.
+        forks: cells are forks of a process that has imported torch; stand-ins need none.
         timeout: seconds that a command may take.
     """
 
     root: Path
     configfile: str = "config/toy.yaml"
-    warm: bool = False
+    forks: bool = False
     timeout: float = 600.0
 
     def environment(self) -> dict[str, str]:
         """The environment of every command; the copy's own sources come first."""
         inherited = {name: value for name, value in os.environ.items() if name != fork_server.VARIABLE}
-        start = {} if self.warm else {fork_server.VARIABLE: "off"}
+        start = {} if self.forks else {fork_server.VARIABLE: "off"}
         return inherited | start | {"PYTHONPATH": str(self.root / "src"), "OMP_NUM_THREADS": "1"}
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -269,7 +269,7 @@ def make_real_run(root: Path, configfile: str = "config/smoke.yaml") -> Checkout
     shutil.rmtree(root / "resources")
     shutil.copytree(fetched, root / "resources", copy_function=os.link)
     checkout.configfile = configfile
-    checkout.warm = True
+    checkout.forks = True
     return checkout
 
 

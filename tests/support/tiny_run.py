@@ -52,7 +52,7 @@ def make_tiny_run(root: Path, config: dict[str, Any] | None = None) -> Checkout:
     with (root / "config/models.yaml").open("a") as stream:
         stream.write("\n" + yaml.safe_dump(catalog))
     checkout.configfile = "config/tiny.yaml"
-    checkout.warm = True
+    checkout.forks = True
     checkout.configure(config or TINY)
     return checkout
 

@@ -29,7 +29,7 @@ LONG = 60.0
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """A finished run of three arms and a no_context, up to its results."""
+    """A finished run of three arms and a question without its context, up to its results."""
     config = copy.deepcopy(TOY)
     needle = config["studies"]["needle"]
     needle["seeds"] = 1
@@ -46,7 +46,7 @@ def undone(small: Checkout) -> Iterator[Checkout]:
     """The run with one arm and all that follows from it undone; the test must end with the results of before."""
     expected = (small.root / RESULTS).read_bytes()
     (small.root / CELL).unlink()
-    for name in ("reports/toy", "results/toy/tables", "results/toy/checked"):
+    for name in ("reports/toy", "results/toy/tables", "results/toy/verified"):
         shutil.rmtree(small.root / name)
     yield small
     kill_all(small)

@@ -18,7 +18,7 @@ from tests.support import killing
 from tests.support.checkout import Checkout, forget, make_checkout
 from tests.support.tiny_run import TINY, make_tiny_run
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no warm starts on this system")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no fork server on this system")
 COMPARED = ("results.json", "trials.parquet", "samples.md", "explorer.html")
 
 
@@ -33,12 +33,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     assert process.returncode == 0
 
 
-def test_warm_and_cold_runs_have_the_same_results(tmp_path: Path) -> None:
+def test_runs_with_and_without_forks_have_the_same_results(tmp_path: Path) -> None:
     config = deepcopy(TINY)
     config["studies"]["needle"] |= {"seeds": 1, "modes": {"aware": {"methods": ["snapkv"], "budgets": ["4x"]}}}
     checkout = make_tiny_run(tmp_path / "repo", config)
     found = []
-    for checkout.warm in (False, True):
+    for checkout.forks in (False, True):
         forget(checkout)
         checkout.snakemake()
         found.append({name: (checkout.root / "reports/tiny" / name).read_bytes() for name in COMPARED})
@@ -71,7 +71,7 @@ def test_only_cells_are_forks(server: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_killed_cell_and_a_killed_workflow_leave_nothing_running(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "repo")
-    checkout.warm = True
+    checkout.forks = True
     with killing.background_run(checkout, seconds_per_cell=600.0) as process:
         killing.wait_for(lambda: _sleeping(checkout), process)
         killing.kill(killing.cells(checkout))
@@ -84,7 +84,7 @@ def test_a_killed_cell_and_a_killed_workflow_leave_nothing_running(tmp_path: Pat
 
 def test_a_cell_that_the_system_kills_says_so(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "repo")
-    checkout.warm = True
+    checkout.forks = True
     with killing.background_run(checkout, seconds_per_cell=600.0) as process:
         forks = killing.wait_for(lambda: _sleeping(checkout), process)
         log = Path(os.readlink(f"/proc/{forks[0]}/fd/1"))
@@ -94,7 +94,7 @@ def test_a_cell_that_the_system_kills_says_so(tmp_path: Path) -> None:
 
 def test_an_interrupt_reaches_the_cells(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "repo")
-    checkout.warm = True
+    checkout.forks = True
     with killing.background_run(checkout, seconds_per_cell=600.0) as process:
         killing.wait_for(lambda: _sleeping(checkout), process)
         os.killpg(process.pid, signal.SIGINT)

@@ -20,8 +20,8 @@ from kvatlas.files import read_json, read_jsonl, write_json
 from kvatlas.grid import config, unfold
 from kvatlas.grid.cells import RECALL, Grid
 from kvatlas.lm.catalog import load_models, load_texts
-from kvatlas.pipeline import cell_jobs
 from kvatlas.paths import MODELS_FILE, TEXTS_FILE, model_file, text_file
+from kvatlas.pipeline import cell_jobs
 
 STUDY_OF = {"online-lm": "online_lm", "passkey": "passkey", "attention-loss": "attention_loss"}
 FIGURES = {"online-lm": ("f5_online_lm", "f7_perplexity_protocols"), "attention-loss": ("f8_attention_loss",)}

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvatlas.errors import KvatlasError
-from kvatlas.paths import module_file
+from kvatlas.grid.studies import all_studies
+from kvatlas.paths import PACKAGE_FOLDER, module_file
 from kvatlas.tracking import dependencies, fingerprint
 from kvatlas.tracking.fingerprint import combine, differences, explain
 
@@ -144,11 +145,30 @@ def test_an_arm_depends_on_its_own_policy_and_on_no_other() -> None:
     assert {name for name in full if name.startswith(folder)} <= {f"{folder}/__init__.py", f"{folder}/base.py"}
 
 
+ABOVE_A_CELL = ("grid", "tracking", "pipeline", "analysis", "reporting", "cli")
+
+
 def test_all_arms_depend_on_the_cache_and_none_on_the_grid_or_the_commands() -> None:
+    assert all((PACKAGE_FOLDER / package).is_dir() for package in ABOVE_A_CELL)
     for policy in ("full", "random", "snapkv_emeans"):
         files = dependencies.cell_code(spec(policy))
         assert "src/kvatlas/lm/cache.py" in files
-        assert not {f"src/kvatlas/{name}.py" for name in ("cells", "studies", "config", "cli", "workflow")} & set(files)
+        assert [name for name in files if name.startswith(tuple(f"src/kvatlas/{p}/" for p in ABOVE_A_CELL))] == []
+
+
+def test_prompts_depend_on_their_own_task_and_on_no_model() -> None:
+    needle = dependencies.cell_code({"kind": "prompts", "task": "needle"})
+    assert "src/kvatlas/tasks/needle.py" in needle
+    assert "src/kvatlas/tasks/passkey.py" not in needle
+    assert "src/kvatlas/lm/cache.py" not in needle
+
+
+def test_a_table_depends_on_its_own_study_and_the_pages_on_all() -> None:
+    needle = dependencies.step_code("aggregate", "needle")
+    assert "src/kvatlas/grid/studies/needle.py" in needle
+    assert "src/kvatlas/analysis/studies/online_lm.py" not in needle
+    sections = {f"src/kvatlas/reporting/sections/{study}.py" for study in all_studies()}
+    assert sections <= set(dependencies.step_code("pages"))
 
 
 def test_versions_count_unless_they_are_not_tracked() -> None:
@@ -160,13 +180,13 @@ def test_a_figure_depends_on_its_own_module_and_on_no_other_figure() -> None:
     names = dependencies.figure_names()
     assert len(names) > 1
     for name in names:
-        files = dependencies.figure_code(name)
+        files = dependencies.step_code("figure", name)
         others = {f"src/kvatlas/reporting/figures/{other}.py" for other in names if other != name}
         assert not others & set(files)
 
 
 def test_pages_depend_on_their_templates() -> None:
-    assert any(name.endswith("README.md.j2") for name in dependencies.pages_code())
+    assert any(name.endswith("README.md.j2") for name in dependencies.step_code("pages"))
 
 
 def test_how_a_model_is_described_does_not_refetch_it() -> None:
