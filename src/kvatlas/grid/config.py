@@ -19,6 +19,7 @@ from jsonschema.exceptions import ValidationError
 from kvatlas.errors import KvatlasError
 from kvatlas.files import read_json
 from kvatlas.grid import validation
+from kvatlas.grid.studies import all_studies
 from kvatlas.grid.validation import closest
 from kvatlas.paths import PACKAGE_FOLDER
 
@@ -79,8 +80,17 @@ def validate(config: Mapping[str, Any], root: Path | str = ".") -> Config:
 
 
 @cache
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of a configuration: what all runs share, and the keys of each study from its record."""
+    shared: dict[str, Any] = read_json(SCHEMA_FILE)
+    studies = shared["properties"]["studies"]["properties"]
+    studies |= {name: record.config_schema() for name, record in all_studies().items()}
+    return shared
+
+
+@cache
 def _validator() -> Any:
-    return jsonschema.Draft202012Validator(read_json(SCHEMA_FILE))
+    return jsonschema.Draft202012Validator(schema())
 
 
 def _rank(error: ValidationError) -> tuple[int, list[str]]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kvatlas.grid import policy_parameters
 from kvatlas.grid.arms import Arm, arms_of, listed
 from kvatlas.grid.cells import PREFILL, PROMPTS, RECALL, Cell, Work
-from kvatlas.grid.study import NO_CONTEXT, QUESTION_TOKENS, Spec, StudyContext, blocks_of, shards
+from kvatlas.grid.study import NO_CONTEXT, PROTECTION_KEYS, QUESTION_TOKENS, Spec, StudyContext, blocks_of, shards
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,47 @@ class Group:
         return QUESTION_TOKENS if self.mode == NO_CONTEXT else self.context
 
 
+def recall_keys(haystack: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a recall study in a configuration; `haystack` is the key that names what surrounds the answer."""
+    return {
+        "contexts": {
+            "$ref": "#/$defs/counts",
+            "description": "exact lengths of the prompts in tokens, chat template included",
+        },
+        "seeds": {"$ref": "#/$defs/seeds"},
+        "seeds_per_shard": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "seeds in one cell, whose prompts are decoded as one batch; all of them when it is left out",
+        },
+        "depths": {"$ref": "#/$defs/depths"},
+        **haystack,
+        "task": {
+            "type": "string",
+            "description": "what prompts ask for: a module of `kvatlas.tasks`; the study's own by default",
+        },
+        "text": {"type": "string", "description": "the corpus, by its name in config/texts.yaml"},
+        "new_tokens": {"type": "integer", "minimum": 1, "description": "the longest answer, in tokens"},
+        **PROTECTION_KEYS,
+        "block": {
+            "type": "integer",
+            "minimum": 0,
+            "default": 0,
+            "description": "queries per prefill chunk; 0 is the whole prompt",
+        },
+        "noise_batch": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "repeat the full cache on one mode and the first context with so many prompts in a batch, to measure the noise floor",
+        },
+        "protections": {"$ref": "#/$defs/protections"},
+        "modes": {"$ref": "#/$defs/modes"},
+    }
+
+
 def recall_cells(context: StudyContext, task: str) -> Iterator[Cell]:
-    """Yield the prompts and the prefill of every group, and a recall cell per arm."""
+    """Yield the prompts and the prefill of every group, and a recall cell per arm; `task` is the study's own."""
+    task = context.study_config.get("task", task)
     for group, arms in prompt_groups(context):
         prompts, prefill = _prompts_cell(context, group, task), _prefill_cell(context, group)
         yield prompts

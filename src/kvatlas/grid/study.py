@@ -7,7 +7,7 @@ configuration; no files, no torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvatlas.grid.cells import Cell, Config, Work
@@ -73,6 +73,8 @@ class Study:
         kind: the module of `kvatlas.experiments` that makes its trials.
         unfold: from one model's part of a configuration to its cells, with their sizes.
         task: the module of `kvatlas.tasks` that writes its prompts; empty where it cuts a text.
+        keys: the study's keys in a configuration, as JSON schemas. required: those that must be there.
+        rules: further rules of its JSON schema.
         data_files: the parquet files of a report that hold its trials beside `trials.parquet`, from its configuration.
     """
 
@@ -81,8 +83,25 @@ class Study:
     order: int
     kind: str
     unfold: Callable[[StudyContext], Iterator[Cell]]
+    keys: Mapping[str, Any]
+    required: tuple[str, ...]
+    rules: Mapping[str, Any] = field(default_factory=dict)
     task: str = ""
     data_files: Callable[[Config], tuple[str, ...]] = lambda study_config: ()
+
+    def config_schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the study's part of a configuration; it refers to the shared definitions."""
+        keys = {"models": {"$ref": "#/$defs/study_models"}, **self.keys}
+        shape = {"type": "object", "additionalProperties": False, "required": list(self.required), "properties": keys}
+        return shape | dict(self.rules)
+
+
+PROTECTION_KEYS: Mapping[str, Any] = {
+    "n_sinks": {"$ref": "#/$defs/n_sinks"},
+    "n_recent": {"$ref": "#/$defs/n_recent"},
+    "skip_layers": {"$ref": "#/$defs/skip_layers"},
+}
+"""Keys of studies that say what is protected."""
 
 
 def shards(count: int, size: int) -> list[list[int]]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from kvatlas.errors import KvatlasError
-from kvatlas.files import read_json, write_text
-from kvatlas.grid.config import SCHEMA_FILE
+from kvatlas.files import write_text
+from kvatlas.grid.config import SCHEMA_FILE, schema
 
 PAGE = "docs/configuration.md"
 _HEAD = """# Configuration
@@ -49,7 +49,7 @@ def configuration_page(schema: Schema) -> str:
     top = schema["properties"]
     studies = top["studies"]["properties"]
     sections = [("## The run", schema), ("## Where a report is published: `publish`", top["publish"])]
-    sections += [(f"## Study `{name}`", _resolved(schema, study)) for name, study in studies.items()]
+    sections += [(f"## Study `{name}`", study) for name, study in studies.items()]
     shared = schema["$defs"]
     sections += [("## Question modes: `modes`", shared["modes"]), ("## A map of arms", shared["arms"])]
     sections += [
@@ -61,7 +61,7 @@ def configuration_page(schema: Schema) -> str:
 
 def write_configuration(path: Path | str = PAGE) -> None:
     """Write the page. Raises KvatlasError when the schema refers to something that it does not define."""
-    write_text(path, configuration_page(read_json(SCHEMA_FILE)))
+    write_text(path, configuration_page(schema()))
 
 
 def _table(root: Schema, part: Schema) -> str:

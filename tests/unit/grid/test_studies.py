@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
+from kvatlas.grid import config
 from kvatlas.grid.studies import all_studies, trial_kinds
-from kvatlas.paths import PACKAGE_FOLDER, module_file
+from kvatlas.paths import module_file
 
 STUDIES = all_studies()
 
@@ -22,8 +21,7 @@ def test_a_record_s_modules_exist(name: str) -> None:
 
 
 def test_the_schema_has_the_keys_of_every_study_and_of_no_other() -> None:
-    schema = json.loads((PACKAGE_FOLDER / "schemas/config.schema.json").read_text())
-    assert set(schema["properties"]["studies"]["properties"]) == set(STUDIES)
+    assert set(config.schema()["properties"]["studies"]["properties"]) == set(STUDIES)
 
 
 def test_a_page_s_order_is_one_and_labels_are_told_apart() -> None:

@@ -27,5 +27,16 @@ STUDY = Study(
     order=40,
     kind="attention_loss",
     unfold=cells,
+    keys={
+        "text": {"type": "string", "description": "where the prompts are cut from, by its name in config/texts.yaml"},
+        "context": {"type": "integer", "minimum": 2, "description": "length of a prompt in tokens"},
+        "prompts": {"type": "integer", "minimum": 1, "description": "number of prompts"},
+        "queries": {"type": "integer", "minimum": 1, "description": "queries of each prompt whose attention is ranked"},
+        "methods": {
+            "$ref": "#/$defs/ids",
+            "description": "method ids: policies, or names from the top-level `methods`",
+        },
+    },
+    required=("text", "context", "prompts", "queries", "methods"),
     data_files=lambda study_config: (MEASUREMENTS,),
 )

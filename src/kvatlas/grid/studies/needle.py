@@ -1,7 +1,7 @@
 """Needle in a haystack: one code hidden at a depth of a long prompt."""
 
 from kvatlas.grid.cells import RECALL
-from kvatlas.grid.prompt_groups import recall_cells
+from kvatlas.grid.prompt_groups import recall_cells, recall_keys
 from kvatlas.grid.study import Study
 
 STUDY = Study(
@@ -10,5 +10,15 @@ STUDY = Study(
     order=10,
     kind=RECALL,
     task="needle",
+    keys=recall_keys(
+        {
+            "haystack": {
+                "enum": ["sentences", "corpus", "noise"],
+                "default": "sentences",
+                "description": "what surrounds it: random sentences, an offset of a corpus, or one repeated paragraph",
+            }
+        }
+    ),
+    required=("contexts", "seeds", "depths", "new_tokens", "n_sinks", "n_recent", "modes"),
     unfold=lambda context: recall_cells(context, "needle"),
 )

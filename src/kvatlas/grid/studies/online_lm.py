@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kvatlas.grid import policy_parameters
 from kvatlas.grid.arms import arms_of, listed
 from kvatlas.grid.cells import Cell, Config, Work
-from kvatlas.grid.study import Spec, Study, StudyContext, blocks_of
+from kvatlas.grid.study import PROTECTION_KEYS, Spec, Study, StudyContext, blocks_of
 from kvatlas.paths import STREAMS
 
 DEFAULT_BLOCK = 32
@@ -53,5 +53,21 @@ STUDY = Study(
     order=20,
     kind="online_lm",
     unfold=cells,
+    keys={
+        "text": {"type": "string", "description": "the stream, by its name in config/texts.yaml"},
+        "tokens": {"type": "integer", "minimum": 2, "description": "length of the stream"},
+        "passages": {
+            "type": "integer",
+            "minimum": 1,
+            "default": 1,
+            "description": "passages of the text of this length, each read as a stream of its own",
+        },
+        "block": {"type": "integer", "minimum": 1, "default": DEFAULT_BLOCK, "description": "tokens per causal block"},
+        "protocols": {"$ref": "#/$defs/protocols", "default": ["online"]},
+        **PROTECTION_KEYS,
+        "protections": {"$ref": "#/$defs/protections"},
+        "arms": {"$ref": "#/$defs/stream_arm_list"},
+    },
+    required=("text", "tokens", "n_sinks", "n_recent", "arms"),
     data_files=lambda study_config: (STREAMS,),
 )

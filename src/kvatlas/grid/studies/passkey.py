@@ -1,7 +1,7 @@
 """Passkey: a number hidden in filler, up to the longest contexts that a model takes."""
 
 from kvatlas.grid.cells import RECALL
-from kvatlas.grid.prompt_groups import recall_cells
+from kvatlas.grid.prompt_groups import recall_cells, recall_keys
 from kvatlas.grid.study import Study
 
 STUDY = Study(
@@ -10,5 +10,17 @@ STUDY = Study(
     order=30,
     kind=RECALL,
     task="passkey",
+    keys=recall_keys(
+        {
+            "haystacks": {
+                "type": "array",
+                "minItems": 1,
+                "uniqueItems": True,
+                "items": {"enum": ["noise", "sentences", "corpus"]},
+                "description": "a list of haystacks",
+            }
+        }
+    ),
+    required=("contexts", "seeds", "depths", "haystacks", "new_tokens", "n_sinks", "n_recent", "modes"),
     unfold=lambda context: recall_cells(context, "passkey"),
 )

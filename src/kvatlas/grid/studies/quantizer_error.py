@@ -28,5 +28,12 @@ STUDY = Study(
     order=60,
     kind="quantizer_error",
     unfold=cells,
+    keys={
+        "text": {"type": "string", "description": "where the prompts are cut from, by its name in config/texts.yaml"},
+        "context": {"type": "integer", "minimum": 1, "description": "length of a prompt in tokens"},
+        "prompts": {"type": "integer", "minimum": 1, "description": "number of prompts"},
+        "quantizers": {"$ref": "#/$defs/ids", "description": "quantizers by name; `none` is the model's dtype"},
+    },
+    required=("text", "context", "prompts", "quantizers"),
     data_files=lambda study_config: (MEASUREMENTS,),
 )

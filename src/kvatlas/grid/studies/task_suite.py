@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from kvatlas.grid import policy_parameters
 from kvatlas.grid.arms import Arm, arms_of
 from kvatlas.grid.cells import PROMPTS, Cell, Work
-from kvatlas.grid.study import NO_CONTEXT, QUESTION_TOKENS, Spec, Study, StudyContext, blocks_of, shards
+from kvatlas.grid.study import (
+    NO_CONTEXT,
+    PROTECTION_KEYS,
+    QUESTION_TOKENS,
+    Spec,
+    Study,
+    StudyContext,
+    blocks_of,
+    shards,
+)
 from kvatlas.paths import STREAMS
 
 SUITE = "suite"
@@ -69,5 +78,41 @@ STUDY = Study(
     kind="task_suite",
     task="suite",
     unfold=cells,
+    keys={
+        "context": {"type": "integer", "minimum": 1, "description": "length of a prompt in tokens"},
+        "instances": {"type": "integer", "minimum": 1, "description": "instances of each task family"},
+        "instances_per_shard": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "instances in one cell; all of them when it is left out",
+        },
+        "schedule": {
+            "enum": ["after_prefill", "every_block", "every_step"],
+            "default": DEFAULT_SCHEDULE,
+            "description": "when the cache is brought back to its budget",
+        },
+        "block": {
+            "type": "integer",
+            "minimum": 1,
+            "default": DEFAULT_BLOCK,
+            "description": "tokens per block while the prompt streams in",
+        },
+        "storage": {
+            "enum": ["packed", "simulated"],
+            "default": "packed",
+            "description": "hold packed codes, or rounded floats that read the same bits and report the same bytes",
+        },
+        "text": {
+            "type": "string",
+            "description": "a passage that every arm also scores three ways, by its name in config/texts.yaml",
+        },
+        "passage_tokens": {"type": "integer", "minimum": 128, "description": "length of the passage in tokens"},
+        "new_tokens": {"type": "integer", "minimum": 1, "description": "the longest answer, in tokens"},
+        **PROTECTION_KEYS,
+        "protections": {"$ref": "#/$defs/protections"},
+        "arms": {"$ref": "#/$defs/arm_list"},
+    },
+    required=("context", "instances", "new_tokens", "n_sinks", "n_recent", "arms"),
+    rules={"dependentRequired": {"text": ["passage_tokens"], "passage_tokens": ["text"]}},
     data_files=lambda study_config: (STREAMS,) if "text" in study_config else (),
 )
