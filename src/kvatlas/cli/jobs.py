@@ -112,6 +112,11 @@ def results(args: Namespace) -> None:
     write_results(json.loads(args.spec), args.output.parent)
 
 
+def _report_config(report: Path) -> Any:
+    """The configuration that a report's data were made from."""
+    return read_json(report / "config.json")["config"]
+
+
 def figure(args: Namespace) -> None:
     """Draw a figure into the report's folder, and write its stamp; pictures that it no longer has are removed.
 
@@ -120,7 +125,7 @@ def figure(args: Namespace) -> None:
     from kvatlas.analysis.trials import read_parquet
     from kvatlas.reporting import figures
 
-    _verify_code(args, dependencies.step_code("figure", args.name))
+    _verify_code(args, dependencies.step_code("figure", args.name, _report_config(args.results.parent)))
     folder = args.results.parent / "figures"
     for path in folder.glob(f"{args.name}.*"):
         path.unlink()
@@ -137,7 +142,7 @@ def pages(args: Namespace) -> None:
     """Write the pages of the report."""
     from kvatlas.reporting.render import write_pages
 
-    _verify_code(args, dependencies.step_code("pages"))
+    _verify_code(args, dependencies.step_code("pages", config=_report_config(args.output.parent)))
     write_pages(args.output.parent)
 
 
@@ -145,8 +150,8 @@ def highlights(args: Namespace) -> None:
     """Put the highlights of a report between the marks of a README, and keep them in `--output`."""
     from kvatlas.reporting import highlights as of_report
 
-    _verify_code(args, dependencies.step_code("highlights"))
     report = args.results.parent
+    _verify_code(args, dependencies.step_code("highlights", config=_report_config(report)))
     text = of_report.text(report, report.as_posix())
     of_report.insert(args.readme, text)
     write_text(args.output, text)
@@ -156,5 +161,5 @@ def explorer(args: Namespace) -> None:
     """Write the explorer of the report."""
     from kvatlas.reporting.explorer.document import write_explorer
 
-    _verify_code(args, dependencies.step_code("explorer"))
+    _verify_code(args, dependencies.step_code("explorer", config=_report_config(args.output.parent)))
     write_explorer(args.output.parent)

@@ -214,8 +214,8 @@ class Workflow:
     def step_code(self, step: str, wildcard: str = "") -> Any:
         """Return the fingerprint of a step; of one that is made per study or figure, as a function of that wildcard."""
         if not wildcard:
-            return combine(dependencies.step_code(step))
-        return lambda wildcards: combine(dependencies.step_code(step, getattr(wildcards, wildcard)))
+            return combine(dependencies.step_code(step, config=self.config))
+        return lambda wildcards: combine(dependencies.step_code(step, getattr(wildcards, wildcard), self.config))
 
     def table_inputs(self, wildcards: Any) -> list[str]:
         """Return the records of a study's verified groups, and the embeddings of its outputs."""

@@ -12,7 +12,7 @@ from kvatlas.experiments import cell_file
 from kvatlas.files import checksum, read_json, write_json
 from kvatlas.grid.cells import Cell
 from kvatlas.paths import code_record
-from kvatlas.tracking import checksums
+from kvatlas.tracking import checksums, renamed_files
 from kvatlas.tracking.current import Current
 from kvatlas.tracking.staleness import reasons
 
@@ -20,8 +20,10 @@ from kvatlas.tracking.staleness import reasons
 def accept(current: Current) -> list[str]:
     """Sign every stored cell whose code alone has changed, and return their paths.
 
-    Cells that are missing, broken, or made from another configuration stay as they are: only a run can make those.
+    Cells that are missing, broken, or made from another configuration stay as they are: only a run can make those. What
+    was stored under names that were given up is renamed first.
     """
+    renamed_files.bring_over(current.grid.paths)
     accepted = [cell for cell in current.grid.trial_cells() if _is_code_only(reasons(current, cell))]
     for cell in accepted:
         _sign(current, cell)

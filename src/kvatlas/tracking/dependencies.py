@@ -26,11 +26,15 @@ _REPORTING = "kvatlas.reporting"
 
 @dataclass(frozen=True)
 class Step:
-    """What a step of the pipeline is made of: modules with all that they import, data files, packages."""
+    """What a step of the pipeline is made of: modules with all that they import, data files, packages.
+
+    `shows_names`: whether it spells methods and models, whose labels and titles stand where they are registered.
+    """
 
     modules: tuple[str, ...]
     data: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    shows_names: bool = False
 
 
 def _aggregate(study: str) -> Step:
@@ -49,22 +53,23 @@ def _results(_: str) -> Step:
 
 
 def _figure(name: str) -> Step:
-    return Step((f"{_REPORTING}.figures.{name}",), packages=("matplotlib",))
+    return Step((f"{_REPORTING}.figures.{name}",), packages=("matplotlib",), shows_names=True)
 
 
 def _pages(_: str) -> Step:
     sections = (f"{_REPORTING}.sections.{study}" for study in all_studies())
     templates = _package_files("reporting/templates", "*.j2")
-    return Step((f"{_REPORTING}.render", *sections, *_figure_modules()), templates)
+    return Step((f"{_REPORTING}.render", *sections, *_figure_modules()), templates, shows_names=True)
 
 
 def _highlights(_: str) -> Step:
     templates = [name for name in _package_files("reporting/templates", "*.j2") if "explorer" not in name]
-    return Step((f"{_REPORTING}.highlights", *_figure_modules()), tuple(templates))
+    return Step((f"{_REPORTING}.highlights", *_figure_modules()), tuple(templates), shows_names=True)
 
 
 def _explorer(_: str) -> Step:
-    return Step((f"{_REPORTING}.explorer.document",), _package_files("reporting/templates/explorer", "*"), ("plotly",))
+    templates = _package_files("reporting/templates/explorer", "*")
+    return Step((f"{_REPORTING}.explorer.document",), templates, ("plotly",), shows_names=True)
 
 
 STEPS: Mapping[str, Callable[[str], Step]] = {
@@ -78,10 +83,28 @@ STEPS: Mapping[str, Callable[[str], Step]] = {
 """Step -> what it is made of, given the study or figure that it is about (empty for steps about the whole run)."""
 
 
-def step_code(step: str, subject: str = "") -> Explanation:
-    """Explain the code of a step; `subject` is its study or figure."""
+def step_code(step: str, subject: str = "", config: Mapping[str, Any] | None = None) -> Explanation:
+    """Explain the code of a step; `subject` is its study or figure, `config` the configuration of the run."""
     made_of = STEPS[step](subject)
-    return explain(made_of.modules, made_of.data, made_of.packages)
+    notes = shown_names(config or {}) if made_of.shows_names else {}
+    return explain(made_of.modules, made_of.data, made_of.packages, notes=notes)
+
+
+def shown_names(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels of a run's policies and the titles of its models, which pages and figures show."""
+    registered, catalog = methods.policies(), load_titles()
+    policies = {policy_parameters.policy_of(config, method)["name"] for method in _methods(config.get("studies", {}))}
+    labels = {f"label {name}": registered[name].label for name in sorted(policies & set(registered))}
+    return labels | {f"title {name}": catalog.get(name, name) for name in config.get("models", ())}
+
+
+def _methods(part: Any) -> set[str]:
+    """The names in all lists `methods` of a part of a configuration."""
+    if isinstance(part, list):
+        return {name for item in part for name in _methods(item)}
+    if not isinstance(part, Mapping):
+        return set()
+    return {name for key, value in part.items() for name in (value if key == "methods" else _methods(value))}
 
 
 def cell_code(spec: Mapping[str, Any], *, track_versions: bool = True) -> Explanation:

@@ -126,8 +126,8 @@ def _step(current: Current, path: str) -> tuple[Explanation, str | None]:
             return dependencies.step_code("aggregate", study), study
     name = PurePosixPath(path).stem
     if path in (paths.figure(name), *(f"{paths.report}/figures/{name}{suffix}" for suffix in (".png", ".svg"))):
-        return dependencies.step_code("figure", name), None
+        return dependencies.step_code("figure", name, current.grid.config), None
     if path.startswith(f"{paths.report}/"):
         step = {".md": "pages", ".html": "explorer"}.get(PurePosixPath(path).suffix, "results")
-        return dependencies.step_code(step), None
+        return dependencies.step_code(step, config=current.grid.config), None
     raise KvatlasError(f"{path}: run '{paths.run}' makes no such file; is the right --configfile given?")

@@ -1,0 +1,69 @@
+"""A run that was stored under names which were given up is brought to the names of now.
+
+Words alone change: a file's name, a key, a question mode. Used when edits are accepted (`kvatlas check --accept`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kvatlas.files import read_json, read_jsonl, write_json, write_jsonl
+from kvatlas.paths import Paths
+from kvatlas.schemas.renamed import RENAMED_KEYS, RENAMED_MODES
+from kvatlas.tracking import checksums
+
+RENAMED_FOLDERS = {"checked": "verified"}
+"""Folders of a run's results: old name -> the name now."""
+_MODE_KEYS = ("mode", "group")
+# What holds specs, trials or groups, and is kept: tables and reports are made again anyway.
+_REWRITTEN = ("prompts", "prefill", "cells", "embeddings")
+
+
+def bring_over(paths: Paths) -> list[str]:
+    """Rename what the run stored under old names, in paths and inside files, and return the files that changed."""
+    root = Path(paths.results)
+    changed: list[str] = []
+    for path in sorted(file for file in root.rglob("*") if file.is_file()):
+        target = root.joinpath(*map(_renamed_part, path.relative_to(root).parts))
+        if target != path and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(target)
+            changed.append(target.as_posix())
+    for folder in _REWRITTEN:
+        changed += [path.as_posix() for path in sorted((root / folder).rglob("*.json*")) if _rewrite(path)]
+    return list(dict.fromkeys(changed))
+
+
+def renamed(value: Any, key: str = "") -> Any:
+    """Return a JSON value with keys and question modes under their names of now; `key` is what it stands under."""
+    if isinstance(value, dict):
+        return {RENAMED_KEYS.get(name, name): renamed(item, name) for name, item in value.items()}
+    if isinstance(value, list):
+        return [renamed(item, key) for item in value]
+    return _renamed_group(value) if key in _MODE_KEYS and isinstance(value, str) else value
+
+
+def _renamed_part(part: str) -> str:
+    return RENAMED_FOLDERS.get(part, _renamed_group(part))
+
+
+def _renamed_group(group: str) -> str:
+    """A mode, or a group or file that begins with one: `floor-512-0.jsonl`."""
+    mode, dash, rest = group.partition("-")
+    return f"{RENAMED_MODES.get(mode, mode)}{dash}{rest}"
+
+
+def _rewrite(path: Path) -> bool:
+    by_line = path.suffix == ".jsonl"
+    before = read_jsonl(path) if by_line else read_json(path)
+    after = renamed(before)
+    if after == before:
+        return False
+    if by_line:
+        write_jsonl(path, after)
+    else:
+        write_json(path, after)
+    if by_line or not path.name.endswith((".timing.json", ".checksum.json")):
+        checksums.record(path)
+    return True
