@@ -14,6 +14,8 @@ from kvatlas.paths import MODELS_FILE, TEXTS_FILE
 from kvatlas.schemas import reader
 from kvatlas.schemas.messages import closest
 
+WAY_OUT = "run the command in the folder that holds config/"
+
 Entry = Mapping[str, Any]
 
 
@@ -48,9 +50,5 @@ def _find(catalog: Mapping[str, Entry], name: str, kind: str, file: str) -> Entr
 
 
 def _load(path: Path, schema: str) -> dict[str, dict[str, Any]]:
-    catalog: dict[str, dict[str, Any]] = reader.read(path, way_out="run the command in the folder that holds config/")
-    try:
-        reader.check(catalog, schema)
-    except KvatlasError as error:
-        raise KvatlasError(f"{path}: {error}") from error
+    catalog: dict[str, dict[str, Any]] = reader.read_checked(path, schema, way_out=WAY_OUT)
     return catalog

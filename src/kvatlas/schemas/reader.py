@@ -63,7 +63,7 @@ def _mistake(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
     return yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
 
 
-def read(path: Path | str, *, kind: str = "file", way_out: str = "run the command in the folder of config/") -> Any:
+def read(path: Path | str, *, kind: str = "file", way_out: str) -> Any:
     """Read one YAML file into plain values.
 
     `kind` and `way_out` word the error for a missing file. Raises KvatlasError that names the file and, for YAML that is
@@ -83,6 +83,16 @@ def read(path: Path | str, *, kind: str = "file", way_out: str = "run the comman
     return parse(text, str(path))
 
 
+def read_checked(path: Path | str, schema: str, *, way_out: str) -> Any:
+    """Read one YAML file and check it against a schema. Raises KvatlasError that names the file and the key."""
+    document = read(path, way_out=way_out)
+    try:
+        check(document, schema)
+    except KvatlasError as error:
+        raise KvatlasError(f"{path}: {error}") from error
+    return document
+
+
 def parse(text: str, name: str, *, first_line: int = 1) -> Any:
     """Read YAML text into plain values; `name` begins its errors, and `first_line` is the line that it begins at.
 
@@ -96,6 +106,11 @@ def parse(text: str, name: str, *, first_line: int = 1) -> Any:
         mark = error.problem_mark or error.context_mark
         where = f" (line {mark.line + first_line})" if mark else ""
         raise KvatlasError(f"{name}: not valid YAML: {problem}{where}") from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + first_line
+        raise KvatlasError(
+            f"{name}: not valid YAML: character U+{ord(text[error.position]):04X} is not allowed (line {line})"
+        ) from error
     except (yaml.YAMLError, ValueError) as error:
         raise KvatlasError(f"{name}: not valid YAML: {' '.join(str(error).split())}") from error
 

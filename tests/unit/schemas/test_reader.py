@@ -29,14 +29,14 @@ def written(folder: Path, text: str | bytes) -> Path:
         ("a: 1\nb: \tx: 2\n", "(line 2)"),
         ("a: !!python/object:os.system x\n", "could not determine a constructor"),
         ("a: *nowhere\n", "found undefined alias 'nowhere' (line 1)"),
-        ("a: 1\nb: \x07\n", "special characters are not allowed"),
+        ("a: 1\nb: \x07\n", "character U+0007 is not allowed (line 2)"),
         (b"a: 1\nb: caf\xe9\n", "not valid UTF-8 (line 2); save the file as UTF-8"),
     ],
 )
 def test_a_broken_file_is_one_line_with_the_file_and_the_line(tmp_path: Path, text: str | bytes, message: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(KvatlasError) as caught:
-        reader.read(path)
+        reader.read(path, way_out="look again")
     assert str(caught.value).startswith(f"{path}: ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -51,7 +51,7 @@ def test_a_missing_file_and_a_folder_are_named_with_a_way_out(tmp_path: Path) ->
 
 def test_a_map_may_merge_others_and_override_their_keys(tmp_path: Path) -> None:
     text = "a: {b: {c: &c {<<: &base {x: 1, y: 2}, x: 3}}}\nd: {<<: *c, y: 4}\ne: {<<: [*base, *c]}\n"
-    values = reader.read(written(tmp_path, text))
+    values = reader.read(written(tmp_path, text), way_out="look again")
     assert values["a"]["b"]["c"] == {"x": 3, "y": 2}
     assert values["d"] == {"x": 3, "y": 4}
     assert values["e"] == {"x": 1, "y": 2}
