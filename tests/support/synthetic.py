@@ -227,7 +227,7 @@ def results_json(
     published: Path | str = "config/published",
 ) -> dict[str, Any]:
     """Make the whole results.json of a run whose only study is that of `trials`."""
-    from kvatlas.analysis.claims import judge
+    from kvatlas.analysis.claims import claim_file, judge
     from kvatlas.analysis.published import compare as published_module
     from kvatlas.analysis.studies import needle
 
@@ -237,5 +237,6 @@ def results_json(
     section = needle.aggregate(trials, {"pairs": judge.pairs(registry, study, arms)})
     results: dict[str, Any] = {"schema": 1, "run": "synthetic", "studies": {study: section}}
     results["claims"] = judge.evaluate(registry, results)
+    results["topics"] = claim_file.topics(claims_file)
     results["published"] = published_module.compare(Path(published), results, {study: trials})
     return results

@@ -7,10 +7,9 @@ parameters are read from their source text.
 from __future__ import annotations
 
 import ast
-import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,10 @@ from kvatlas.errors import KvatlasError
 from kvatlas.grid import policy_parameters
 from kvatlas.lm.catalog import find_model, find_text, load_models, load_texts
 from kvatlas.paths import MODELS_FILE, TEXTS_FILE
+from kvatlas.schemas.messages import closest
 
 Config = Mapping[str, Any]
 _TYPES = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false"}
-
-
-def closest(word: str, known: Iterable[str]) -> str:
-    """A hint at the known word that was probably meant, or an empty string."""
-    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
-    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def check(config: Config, root: Path) -> None:

@@ -40,6 +40,7 @@ def write_results(config: Config, folder: Path) -> None:
     loaded = {study: load_trials(grid, study) for study in config["studies"]}
     results: dict[str, Any] = {"schema": SCHEMA, "run": config["run"], "studies": sections}
     results["claims"] = judge.evaluate(claim_files.load(CLAIMS_FILE), results)
+    results["topics"] = claim_files.topics(CLAIMS_FILE)
     results["reanalyses"] = reanalyses.evaluate(reanalyses.load(CLAIMS_FILE), results["claims"])
     compared = {study: rows for study, rows in loaded.items() if study in recalled}
     results["published"] = compare.compare(PUBLISHED_FOLDER, results, compared)

@@ -13,7 +13,7 @@ from typing import Any
 
 from kvatlas.errors import KvatlasError
 from kvatlas.files import write_text
-from kvatlas.grid.config import SCHEMA_FILE, schema
+from kvatlas.grid.config import schema
 
 PAGE = "docs/configuration.md"
 _HEAD = """# Configuration
@@ -82,7 +82,7 @@ def _resolved(root: Schema, entry: Schema) -> Schema:
         return entry
     name = entry["$ref"].removeprefix("#/$defs/")
     if name not in root["$defs"]:
-        raise KvatlasError(f"{SCHEMA_FILE.name}: $ref to {name}, which $defs does not have")
+        raise KvatlasError(f"config.schema.json: $ref to {name}, which $defs does not have")
     return {**root["$defs"][name], **{key: value for key, value in entry.items() if key != "$ref"}}
 
 

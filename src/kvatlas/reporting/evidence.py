@@ -13,56 +13,7 @@ from kvatlas.reporting import labels, tables
 from kvatlas.reporting.tables import Record, Row, Table, build
 
 VERDICTS = ("supported", "contradicted", "not resolved", "not run")
-
-# The report discusses the needle study's claims under these heads; a claim that is in none of them
-# follows at the end.
-TOPICS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (
-        "Clustering the cache",
-        (
-            "snapkv-beats-pure-clustering",
-            "pure-clustering-recalls-nothing",
-            "pre-rope-does-not-rescue-recall",
-            "pre-rope-lowers-reference-perplexity",
-            "proportional-attention-lowers-reference-perplexity",
-        ),
-    ),
-    (
-        "Evicting tokens, and hybrids",
-        (
-            "snapkv-beats-naive-drop",
-            "snapkv-beats-streaming-llm",
-            "snapkv-beats-h2o",
-            "snapkv-beats-random",
-            "snapkv-beats-sink-recent",
-            "snapkv-beats-random-without-the-question",
-            "snapkv-outperforms-pinned",
-            "hybrid-below-snapkv",
-            "exact-slots-drive-recall",
-            "recall-falls-from-4x-to-8x",
-        ),
-    ),
-    (
-        "Where the needle lies",
-        (
-            "full-cache-loses-early-needles",
-            "streaming-llm-recalls-only-late-needles",
-            "window-policies-keep-late-needles",
-        ),
-    ),
-    (
-        "Exact recall and similar text",
-        ("snapkv-output-is-closer-than-clustering", "snapkv-4x-is-close-to-full"),
-    ),
-    (
-        "Reference and self perplexity",
-        (
-            "reference-perplexity-grows-with-the-ratio",
-            "self-perplexity-hides-the-ratio",
-            "reference-perplexity-sees-eviction",
-        ),
-    ),
-)
+_OTHER_TOPIC = "Further claims"
 
 
 @dataclass(frozen=True)
@@ -196,16 +147,17 @@ def effect_text(claim: Record) -> tuple[str, str]:
 
 
 def statements(results: Record, study: str) -> list[tuple[str, list[Statement]]]:
-    """Group the claims of one study under the report's topics; topics without a claim are left out."""
-    mine = [claim for claim in judged(results) if claim["study"] == study]
-    placed = {name for _, names in TOPICS for name in names}
-    rest = tuple(dict.fromkeys(str(claim["id"]) for claim in mine if claim["id"] not in placed))
-    grouped = []
-    for title, names in (*TOPICS, ("Further claims", rest)):
-        chosen = [_statement(claim) for name in names for claim in mine if claim["id"] == name]
-        if chosen:
-            grouped.append((title, chosen))
-    return grouped
+    """Group the claims of one study under their topics; topics without a claim are left out.
+
+    Topics are in the order of `results["topics"]`, claims without one last; inside a topic claims keep their order.
+    """
+    by_topic: dict[str, list[Statement]] = {title: [] for title in results.get("topics") or ()}
+    others: list[Statement] = []
+    for claim in judged(results):
+        if claim["study"] == study:
+            topic = claim.get("topic")
+            (others if topic is None else by_topic.setdefault(topic, [])).append(_statement(claim))
+    return [(title, found) for title, found in (*by_topic.items(), (_OTHER_TOPIC, others)) if found]
 
 
 def _statement(claim: Record) -> Statement:

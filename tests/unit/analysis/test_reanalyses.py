@@ -1,12 +1,12 @@
-"""Corrections: published conclusions beside the mended ones, and what becomes of them."""
+"""Reanalyses: published conclusions beside the mended ones, and what becomes of them."""
 
 from __future__ import annotations
 
 import pytest
 
-from kvatlas.analysis.claims import claim_file as claim_files
-from kvatlas.analysis.claims import reanalyses
-from kvatlas.analysis.claims.reanalyses import NO_LONGER_SHOWN, REVERSED, STANDS, UNTOLD, Reanalysis
+from kvatlas.analysis.claims import claim_file, reanalyses
+from kvatlas.analysis.claims.reanalyses import NO_LONGER_SHOWN, REVERSED, STANDS, Reanalysis
+from kvatlas.analysis.claims.verdicts import NOT_RUN
 from kvatlas.errors import KvatlasError
 from kvatlas.paths import CLAIMS_FILE
 from kvatlas.reporting import reproduction
@@ -37,7 +37,7 @@ def verdict(name: str, model: str = "m", **fields: object) -> dict[str, object]:
         (True, "not resolved", NO_LONGER_SHOWN),
         (False, "contradicted", STANDS),
         (False, "supported", REVERSED),
-        (None, "not run", UNTOLD),
+        (None, "not run", NOT_RUN),
     ],
 )
 def test_a_conclusion_read_from_means_meets_the_verdict_on_the_mended_one(by_means, after, expected):
@@ -46,10 +46,10 @@ def test_a_conclusion_read_from_means_meets_the_verdict_on_the_mended_one(by_mea
 
 
 def test_a_published_conclusion_that_was_not_run_has_no_outcome():
-    assert reanalyses.outcome(verdict("a", verdict="not run", by_means=None), verdict("b")) == UNTOLD
+    assert reanalyses.outcome(verdict("a", verdict="not run", by_means=None), verdict("b")) == NOT_RUN
 
 
-def test_corrections_are_told_for_each_model_that_has_both_claims():
+def test_reanalyses_are_reported_for_each_model_that_has_both_claims():
     pair = [Reanalysis("mended", "a", "b")]
     rows = reanalyses.evaluate(pair, [verdict("a"), verdict("b"), verdict("a", "other"), verdict("c")])
     assert [(row["model"], row["published"], row["corrected"], row["outcome"]) for row in rows] == [
@@ -57,8 +57,8 @@ def test_corrections_are_told_for_each_model_that_has_both_claims():
     ]
 
 
-def test_the_corrections_of_the_repository_mend_claims_of_a_source_study_in_the_same_study():
-    claims = {claim.id: claim for claim in claim_files.load(CLAIMS_FILE)}
+def test_the_reanalyses_of_the_repository_mend_claims_of_a_source_study_in_the_same_study():
+    claims = {claim.id: claim for claim in claim_file.load(CLAIMS_FILE)}
     found = reanalyses.load(CLAIMS_FILE)
     assert {claims[pair.published].source for pair in found} == {"geometric", "l2kv", "kvstudy"}
     for pair in found:
@@ -69,11 +69,12 @@ def test_the_corrections_of_the_repository_mend_claims_of_a_source_study_in_the_
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("{change: x, published: a}", "reanalysis 1: needs exactly the keys change, published, corrected"),
-        ("{change: x, published: a, corrected: z}", "reanalysis 1: corrected 'z' is not the id of a claim"),
+        ("{change: x, published: a}", r"reanalyses\[0\]\.corrected: this key is missing"),
+        ("{change: x, published: a, corrected: b, more: c}", r"reanalyses\[0\]\.more: unknown key"),
+        ("{change: x, published: a, corrected: z}", r"reanalyses\[0\]\.corrected: 'z' is not the id of a claim"),
     ],
 )
-def test_a_wrong_correction_is_named_with_its_key(tmp_path, entry, message):
+def test_a_wrong_reanalysis_is_named_with_its_key(tmp_path, entry, message):
     path = tmp_path / "claims.yaml"
     path.write_text(f"sources: {{s: S}}\nclaims:\n{CLAIM.format('a')}{CLAIM.format('b')}reanalyses:\n  - {entry}\n")
     with pytest.raises(KvatlasError, match=message):

@@ -97,6 +97,19 @@ BAD: dict[str, tuple[Edit, list[str]]] = {
         put(methods={"mine": {"policy": "snapkv", "pooling": "mean"}}),
         ["methods.mine.pooling: 'mean' is not allowed", "avg, max"],
     ),
+    "renamed key": (
+        needle(put(settings={"fair": {}})),
+        ["studies.needle.settings: unknown key; `settings` is called `protections` now"],
+    ),
+    "renamed key of arms": (aware(put(settings=["fair"])), ["aware.settings: unknown key; `settings` is called `prot"]),
+    "renamed parameter": (
+        put(methods={"mine": {"policy": "emeans_pre_rope", "mass_bias": True}}),
+        ["methods.mine.mass_bias: policy 'emeans_pre_rope'", "`mass_bias` is called `proportional_attention` now"],
+    ),
+    "renamed parameter of layers": (
+        put(methods={"mine": {"policy": "heavy_hitter_layers", "least": 0.1}}),
+        ["methods.mine.least: ", "`least` is called `min_share` now"],
+    ),
     "unknown quantizer": (aware(put(quantizers=["int9"])), ["aware.quantizers: quantizer 'int9' is unknown", "none"]),
     "unknown protection": (
         aware(put(protections=["bare"])),

@@ -1,4 +1,4 @@
-"""The catalogs of models and texts: what the repository ships is valid, and a mistake is told in one line."""
+"""The catalogs of models and texts: what the repository ships is valid, and a mistake is one line."""
 
 from __future__ import annotations
 
@@ -74,26 +74,29 @@ def test_the_example_in_the_comment_of_a_shipped_catalog_is_valid(tmp_path: Path
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        (without(LM, "revision"), "m: key 'revision' is missing"),
-        (without(LM, "license"), "m: key 'license' is missing"),
-        (without(LM, "shape"), "m: key 'shape' is missing"),
-        (LM | {"revision": "main"}, "m.revision: 'main' is not valid: a revision is a full commit hash"),
+        (without(LM, "revision"), "m.revision: this key is missing"),
+        (without(LM, "license"), "m.license: this key is missing"),
+        (without(LM, "shape"), "m.shape: this key is missing"),
+        (LM | {"revision": "main"}, "m.revision: 'main' is not valid; a revision is a full commit hash"),
         (
             LM | {"source": "hob"},
             "m.source: 'hob' is not allowed; did you mean 'hub'?; choose from hub, path",
         ),
-        (LM | {"licence": "mit"}, "m: unknown key 'licence'; did you mean 'license'?"),
-        (LM | {"path": "/models"}, "m: key 'path' has no meaning with source 'hub' and role 'lm'; remove it"),
+        (LM | {"licence": "mit"}, "m.licence: unknown key; did you mean 'license'?"),
+        (LM | {"path": "/models"}, "m.path: this key has no meaning with source 'hub' and role 'lm'; remove it"),
         (LM | {"sha256": SHA}, "m.sha256"),
-        (LM | {"max_positions": 0}, "m.max_positions: 0 is not valid: a whole number of at least 1"),
-        (LM | {"shape": {"layers": 2}}, "m.shape: key 'heads' is missing"),
-        (WHEEL | {"version": 1.0}, "m.version: 1.0 is not valid: one exact version; quote it"),
+        (
+            LM | {"max_positions": 0},
+            "m.max_positions: 0 is out of range, it must be at least 1; a whole number of at least 1",
+        ),
+        (LM | {"shape": {"layers": 2}}, "m.shape.heads: this key is missing"),
+        (WHEEL | {"version": 1.0}, "m.version: 1.0 is not a text; one exact version; quote it"),
         (WHEEL | {"member": "model.gguf"}, "a member folder ends with '/'; a .gguf file needs format: gguf"),
-        (WHEEL | {"member": "../model/"}, "m.member: '../model/' is not valid: a path inside the wheel"),
-        (WHEEL | {"sha256": {"config.json": "abc"}}, "'abc' is not valid: a sha256 is 64 hexadecimal digits"),
+        (WHEEL | {"member": "../model/"}, "m.member: '../model/' is not valid; a path inside the wheel"),
+        (WHEEL | {"sha256": {"config.json": "abc"}}, "'abc' is not valid; a sha256 is 64 hexadecimal digits"),
         (WHEEL | {"sha256": {"../evil": SHA}}, "m.sha256"),
         (WHEEL | {"format": "gguf", "member": "a.gguf", "sha256": SHA}, "m.format"),
-        (WHEEL | {"shape": LM["shape"]}, "m: key 'shape' has no meaning with source 'wheel' and role 'embedder'"),
+        (WHEEL | {"shape": LM["shape"]}, "m.shape: this key has no meaning with source 'wheel' and role 'embedder'"),
     ],
 )
 def test_a_mistake_in_a_model_names_the_key_and_what_is_allowed(
@@ -110,9 +113,9 @@ def test_a_mistake_in_a_model_names_the_key_and_what_is_allowed(
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        (without(TEXT, "path"), "t: key 'path' is missing"),
-        (TEXT | {"split": "test"}, "t: key 'split' has no meaning with source 'path'"),
-        (TEXT | {"source": "hub"}, "t: key 'id' is missing"),
+        (without(TEXT, "path"), "t.path: this key is missing"),
+        (TEXT | {"split": "test"}, "t.split: this key has no meaning with source 'path'"),
+        (TEXT | {"source": "hub"}, "t.id: this key is missing"),
     ],
 )
 def test_a_mistake_in_a_text_names_the_key(tmp_path: Path, entry: dict[str, Any], message: str) -> None:

@@ -93,10 +93,10 @@ def test_two_configurations_cannot_share_a_name_or_both_be_the_default(folder: P
     ("card", "message"),
     [
         ("# No front matter", "no front matter"),
-        ("---\nlicense: mit\nlicense: apache-2.0\n---\n", "'license' is given more than once"),
-        ("---\nconfigs:\n- {config_name: a, config_name: b}\n---\n", "'config_name' is given more than once"),
-        ("---\na: !!python/tuple [1]\n---\n", "not plain YAML"),
-        ("---\na: [1\n---\n", "not plain YAML"),
+        ("---\nlicense: mit\nlicense: apache-2.0\n---\n", "'license' is given twice"),
+        ("---\nconfigs:\n- {config_name: a, config_name: b}\n---\n", "'config_name' is given twice"),
+        ("---\na: !!python/tuple [1]\n---\n", "front matter: not valid YAML"),
+        ("---\na: [1\n---\n", "front matter: not valid YAML"),
         ("---\njust words\n---\n", "not a mapping"),
     ],
 )

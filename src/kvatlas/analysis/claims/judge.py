@@ -171,6 +171,7 @@ def _verdict_row(item: _Judged, p_adjusted: float | None, alpha: float) -> Row:
         "sentence",
         "source",
         "source_title",
+        "topic",
         "study",
         "mode",
         "metric",

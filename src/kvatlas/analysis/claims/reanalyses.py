@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from kvatlas.analysis.claims import claim_file as claim_files
+from kvatlas.analysis.claims import claim_file
 from kvatlas.analysis.claims.verdicts import CONTRADICTED, NOT_RUN, SUPPORTED
 from kvatlas.errors import KvatlasError
+from kvatlas.schemas.messages import closest
 
-KEYS = ("change", "published", "corrected")
-REVERSED, NO_LONGER_SHOWN, STANDS, UNTOLD = "reversed", "no longer shown", "stands", "not run"
+REVERSED, NO_LONGER_SHOWN, STANDS = "reversed", "no longer shown", "stands"
 
 Row = dict[str, Any]
 
@@ -34,18 +32,15 @@ class Reanalysis:
 
 def load(path: Path | str) -> list[Reanalysis]:
     """Read the reanalyses of a claims file. Raises KvatlasError that names the entry and the key that is wrong."""
-    known = {claim.id for claim in claim_files.load(path)}
-    content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    found = []
-    for number, entry in enumerate(content.get("reanalyses") or [], start=1):
-        where = f"{path}: reanalysis {number}"
-        if not isinstance(entry, dict) or set(entry) != set(KEYS):
-            raise KvatlasError(f"{where}: needs exactly the keys {', '.join(KEYS)}")
-        for key in KEYS[1:]:
-            if entry[key] not in known:
-                raise KvatlasError(f"{where}: {key} {entry[key]!r} is not the id of a claim")
-        found.append(Reanalysis(**entry))
-    return found
+    content = claim_file.read(path)
+    ids = {claim["id"] for claim in content["claims"]}
+    entries = content.get("reanalyses") or []
+    for index, entry in enumerate(entries):
+        for key in ("published", "corrected"):
+            if entry[key] not in ids:
+                hint = closest(entry[key], ids)
+                raise KvatlasError(f"{path}: reanalyses[{index}].{key}: {entry[key]!r} is not the id of a claim{hint}")
+    return [Reanalysis(**entry) for entry in entries]
 
 
 def evaluate(reanalyses: Sequence[Reanalysis], verdicts: Sequence[Row]) -> list[Row]:
@@ -73,7 +68,7 @@ def evaluate(reanalyses: Sequence[Reanalysis], verdicts: Sequence[Row]) -> list[
 def outcome(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """Say what becomes of the conclusion that the means of the published setting suggest."""
     if NOT_RUN in (before["verdict"], after["verdict"]):
-        return UNTOLD
+        return NOT_RUN
     if after["verdict"] not in (SUPPORTED, CONTRADICTED):
         return NO_LONGER_SHOWN
     return STANDS if (after["verdict"] == SUPPORTED) == before["by_means"] else REVERSED

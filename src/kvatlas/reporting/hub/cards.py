@@ -15,6 +15,7 @@ import yaml
 
 from kvatlas.errors import KvatlasError
 from kvatlas.reporting import labels
+from kvatlas.schemas import reader
 
 # Identifiers that the Hub accepts; a pinned subset is enough for what this project may use.
 LICENSES = frozenset(
@@ -47,21 +48,6 @@ TAGS = (
     "benchmark",
 )
 _REQUIRED = ("license", "language", "pretty_name", "tags", "size_categories", "task_categories", "configs")
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML that refuses a key given twice."""
-
-
-def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise KvatlasError(f"card: key '{key}' is given more than once in the front matter; keep one of them")
-    return loader.construct_mapping(node, deep=True)
-
-
-_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
 def size_category(rows: int) -> str:
@@ -112,10 +98,7 @@ def parse(card: str) -> dict[str, Any]:
     if not card.startswith("---\n") or "\n---\n" not in card[3:]:
         raise KvatlasError("card: no front matter between two '---' lines at the top; render the pages again")
     body = card[4:].split("\n---\n", 1)[0]
-    try:
-        front = yaml.load(body, Loader=_StrictLoader)
-    except yaml.YAMLError as error:
-        raise KvatlasError(f"card: front matter is not plain YAML ({' '.join(str(error).split())})") from error
+    front = reader.parse(body, "card: front matter", first_line=2)
     if not isinstance(front, dict):
         raise KvatlasError("card: front matter is not a mapping of keys to values; render the pages again")
     return front
