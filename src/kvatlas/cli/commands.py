@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shutil
@@ -14,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from kvatlas.errors import KvatlasError
+from kvatlas.experiments import run_cell
 from kvatlas.files import read_json, write_json, write_text
 from kvatlas.grid import config, studies
-from kvatlas.grid.cells import EMBED, PREFILL, PROMPTS, RECALL
+from kvatlas.grid.cells import EMBED, PREFILL, RECALL
 from kvatlas.paths import Paths, code_record
 from kvatlas.pipeline import local_resources, plan, prefill_files
 from kvatlas.pipeline.workflow import Workflow
@@ -51,13 +51,13 @@ def cell(args: Namespace) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Models are local folders by now; without this a tokenizer may still ask the network about its name.
     os.environ["HF_HUB_OFFLINE"] = "1"
-    spec["fingerprint"] = _verify(args, _cell_explanation(spec, args.code))
+    fingerprint = _verify(args, _cell_explanation(spec, args.code))
     inputs = dict(_named_path(text) for text in args.input)
     checksums.require(inputs.values())
     if spec.get("device") in ("auto", "cuda"):
         local_resources.claim_gpu()
     try:
-        _run(spec, inputs, args.output)
+        _run(spec, inputs, args.output, fingerprint)
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
@@ -65,18 +65,17 @@ def cell(args: Namespace) -> None:
     checksums.record(args.output)
 
 
-def _run(spec: dict[str, Any], inputs: dict[str, Path], output: Path) -> None:
+def _run(spec: dict[str, Any], inputs: dict[str, Path], output: Path, fingerprint: str) -> None:
     kind = spec["kind"]
     if kind == PREFILL:
-        prefill_files.build(spec, inputs, output)
+        prefill_files.build(spec, inputs, output, fingerprint=fingerprint)
         return
     if kind == RECALL:
         inputs["prefill"] = prefill_files.ensure(inputs["prefill"], inputs)
     if kind == EMBED:
-        grid = studies.grid(spec.pop("config"))
-        spec["cells"] = [cell.output for cell in grid.of_kind(RECALL) if cell.model == spec["model"]]
-    module = "kvatlas.experiments.prompts" if kind == PROMPTS else f"kvatlas.experiments.{kind}"
-    importlib.import_module(module).run(spec, inputs, output)
+        recalled = studies.grid(spec["config"]).of_kind(RECALL)
+        spec = spec | {"cells": [cell.output for cell in recalled if cell.model == spec["model"]]}
+    run_cell.run(spec, inputs, output, fingerprint=fingerprint)
 
 
 def _named_path(text: str) -> tuple[str, Path]:

@@ -16,9 +16,10 @@ from typing import Any
 import yaml
 
 from kvatlas.errors import KvatlasError
-from kvatlas.files import read_json, read_jsonl, write_json
+from kvatlas.experiments import cell_file, run_cell
+from kvatlas.files import read_json, write_json
 from kvatlas.grid import config, studies
-from kvatlas.grid.cells import PREFILL, PROMPTS, RECALL, Cell, Grid
+from kvatlas.grid.cells import PREFILL, RECALL, Cell, Grid
 from kvatlas.lm.catalog import load_models, load_texts
 from kvatlas.paths import MODELS_FILE, TEXTS_FILE, model_file, tensors_of, text_file
 
@@ -233,8 +234,7 @@ def _run_cell(cell: Cell) -> None:
     if cell.kind == RECALL:
         paths["prefill"] = tensors_of(paths["prefill"])
     output.parent.mkdir(parents=True, exist_ok=True)
-    module = "kvatlas.experiments.prompts" if cell.kind == PROMPTS else f"kvatlas.experiments.{cell.kind}"
-    importlib.import_module(module).run(dict(cell.spec), paths, output)
+    run_cell.run(cell.spec, paths, output)
 
 
 def _aggregate(grid: Grid, study: str) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def _aggregate(grid: Grid, study: str) -> dict[str, Any]:
 
     paths = [cell.output for cell in grid.trial_cells(study)]
     recalled = any(cell.kind == RECALL for cell in grid.trial_cells(study))
-    loaded = trials.load(paths) if recalled else [row for path in paths for row in read_jsonl(path)[1:]]
+    loaded = trials.load(paths) if recalled else [row for path in paths for row in cell_file.read(path).trials]
     module = importlib.import_module(f"kvatlas.analysis.studies.{study}")
     section: dict[str, Any] = module.aggregate(loaded)
     return section

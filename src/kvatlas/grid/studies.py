@@ -124,7 +124,7 @@ def recall_study(view: View) -> Iterator[Cell]:
             group.id,
             view.head(PROMPTS)
             | place
-            | {"seeds": list(group.seeds), "depths": block["depths"], "haystack": group.haystack},
+            | {"task": view.study, "seeds": list(group.seeds), "depths": block["depths"], "haystack": group.haystack},
             prompts,
             view.model_input() | corpus,
         )
@@ -222,7 +222,7 @@ def task_suite(view: View) -> Iterator[Cell]:
             group = f"{mode}-{block['context']}-{shard}"
             place = {"mode": mode, "context": block["context"]}
             prompts = view.paths.prompts(view.study, view.model, group)
-            spec = view.head(PROMPTS) | place | {"instances": instances}
+            spec = view.head(PROMPTS) | place | {"task": "suite", "instances": instances}
             yield Cell(PROMPTS, view.study, view.model, "", group, spec, prompts, view.model_input())
             for arm in arms:
                 # A passage is scored once per arm, beside its first shard of prompts.

@@ -94,12 +94,12 @@ class Workflow(Sizes):
     def _code(self, output: str) -> str:
         cell = self.grid.cells[output]
         named = (cell.spec.get("policy", {}).get("name", ""), cell.spec.get("quantizer", ""))
-        return self.kind_code(cell.kind, cell.study if cell.kind == PROMPTS else "", *named)
+        return self.kind_code(cell.kind, cell.spec.get("task", ""), *named)
 
-    def _kind_code(self, kind: str, study: str, policy: str, quantizer: str) -> str:
+    def _kind_code(self, kind: str, task: str, policy: str, quantizer: str) -> str:
         spec = {
             "kind": kind,
-            "study": study,
+            "task": task,
             "policy": {"name": policy or policy_parameters.FULL},
             "quantizer": quantizer or policy_parameters.NO_QUANTIZER,
         }

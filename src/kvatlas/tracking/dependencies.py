@@ -15,7 +15,6 @@ from typing import Any
 
 from kvatlas.compression.registry import POLICIES, QUANTIZERS
 from kvatlas.errors import KvatlasError
-from kvatlas.experiments.prompts import TASKS
 from kvatlas.grid import policy_parameters
 from kvatlas.grid.cells import EMBED, PROMPTS
 from kvatlas.paths import CLAIMS_FILE, PUBLISHED_FOLDER, SOURCE_ROOT, module_file
@@ -31,9 +30,9 @@ EXPLORER_FOLDER = f"{TEMPLATES_FOLDER}/explorer"
 def cell_code(spec: Mapping[str, Any], *, track_versions: bool = True) -> Explanation:
     """Explain the code of a cell: its experiment, and of policies and quantizers only those that its arm names."""
     kind = spec["kind"]
-    modules = (
-        ["kvatlas.experiments.prompts", TASKS[spec["study"]]] if kind == PROMPTS else [f"kvatlas.experiments.{kind}"]
-    )
+    modules = [f"kvatlas.experiments.{kind}"]
+    if kind == PROMPTS:
+        modules.append(f"kvatlas.tasks.{spec['task']}")
     notes = {}
     named = (
         ("policy", POLICIES, spec.get("policy", {}).get("name", policy_parameters.FULL)),
@@ -129,5 +128,4 @@ def files_in(folder: str, suffix: str) -> list[str]:
 def why_missing(kind: str) -> str | None:
     """Say that a kind of cell cannot run in this version, or return None when it can."""
     module = f"kvatlas.experiments.{kind}"
-    known = kind == PROMPTS or module_file(module) is not None
-    return None if known else f"module {module} does not exist in this version"
+    return None if module_file(module) is not None else f"module {module} does not exist in this version"
