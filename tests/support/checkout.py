@@ -1,7 +1,8 @@
 """A copy of the repository whose experiments are stand-ins without a model, so that the whole workflow runs in seconds.
 
-The Snakefile, the rules, the grid, the fingerprints, the analysis and the pages are the real ones. Stand-ins keep the
-import closures of the real experiments (they name the cache under TYPE_CHECKING), so that edits rerun what they must.
+The Snakefile, the rules, the grid, the fingerprints, the analysis and the pages are the real ones. Stand-ins are in
+`tests/stand_ins`, laid out as the package; they keep the import closures of the real experiments (they name the cache
+under TYPE_CHECKING), so that edits rerun what they must.
 """
 
 from __future__ import annotations
@@ -24,109 +25,7 @@ from tests.support.places import ROOT
 
 COPIED = ("Snakefile", "workflow", "profiles", "config", "src", "environment.yml")
 
-PROMPT_FILES = '''
-"""Stand-in: prompts without a tokenizer."""
-import os
-from kvatlas.files import write_jsonl
-
-TASKS = {"needle": "kvatlas.tasks.needle", "passkey": "kvatlas.tasks.passkey", "task_suite": "kvatlas.tasks.suite"}
-
-
-def run(spec, inputs, output):
-    write_jsonl(output, [
-        {"id": f"needle-{spec['context']}-s{seed}-d{depth}", "seed": seed, "depth": depth, "ids": [1, 2, 3]}
-        for seed in spec["seeds"] for depth in spec["depths"]
-    ])
-'''
-
-PREFILL = '''
-"""Stand-in: a prefill without a model."""
-from typing import TYPE_CHECKING
-from kvatlas.files import read_jsonl, write_text
-
-if TYPE_CHECKING:
-    import kvatlas.lm.cache
-
-
-def run(spec, inputs, output):
-    write_text(output, str(len(read_jsonl(inputs["prompts"]))))
-    print("prefilled", len(read_jsonl(inputs["prompts"])))
-'''
-
-RECALL = '''
-"""Stand-in: trials without a model; TOY_SECONDS makes it last, so that it can be killed."""
-import os
-import time
-import zlib
-from typing import TYPE_CHECKING
-from kvatlas.files import read_jsonl, write_json, write_jsonl
-
-if TYPE_CHECKING:
-    import kvatlas.compression.apply
-    import kvatlas.compression.registry
-    import kvatlas.lm.cache
-
-
-def run(spec, inputs, output):
-    time.sleep(float(os.environ.get("TOY_SECONDS", "0")))
-    prompts = read_jsonl(inputs["prompts"])
-    assert inputs["prefill"].read_text() == str(len(prompts))
-    rows = [trial(spec, prompt) for prompt in prompts]
-    write_jsonl(output, [{"cell": spec, "fingerprint": spec["fingerprint"]}, *rows])
-    write_json(output.with_suffix(".timing.json"), {"seconds": 1.0, "decode_tokens_per_s": 10.0})
-
-
-def trial(spec, prompt):
-    draw = zlib.crc32(f"{spec['arm']} {prompt['id']}".encode()) % 100 / 100
-    hit = spec["mode"] != "no_context" and (spec["method"] == "full" or draw < 0.5)
-    nlls = [0.1 + draw / 10, 0.2]
-    kept = spec["context"] // (1 if spec["method"] == "full" else 4)
-    head = {key: spec[key] for key in ("study", "model", "arm", "method", "budget", "quantizer", "mode", "context")}
-    return head | {
-        "policy": spec["policy"]["name"], "haystack": "sentences", "seed": prompt["seed"], "depth": prompt["depth"],
-        "id": prompt["id"], "hit": hit, "answer": "QZT-4821", "output": f"It is {draw}.", "output_ids": [1, 2],
-        "gold_nlls": nlls, "ref_nlls": nlls, "self_nlls": nlls, "ref_kls": [draw, 0.0], "ref_top1": [hit, True],
-        "hidden_cosine": 0.9, "needle_retained": draw, "prompt_tokens": spec["context"], "slots": float(kept),
-        "full_slots": spec["context"], "resident_bytes": kept * 8, "payload_bytes": kept * 8, "peak_bytes": kept * 8,
-        "full_bf16_bytes": spec["context"] * 4, "tokens_written": spec["context"],
-    }
-'''
-
-EMBED = '''
-"""Stand-in: embeddings without an embedder."""
-from pathlib import Path
-from kvatlas.files import read_jsonl, write_jsonl
-
-
-def run(spec, inputs, output):
-    write_jsonl(output, [
-        {"study": row["study"], "arm": row["arm"], "group": Path(cell).stem, "id": row["id"], "embed_cosine": 0.5}
-        for cell in spec["cells"] for row in read_jsonl(cell)[1:]
-    ])
-'''
-
-ONLINE_LM = '''
-"""Stand-in: a stream scored without a model."""
-from typing import TYPE_CHECKING
-from kvatlas.files import write_json, write_jsonl
-
-if TYPE_CHECKING:
-    import kvatlas.compression.apply
-    import kvatlas.compression.registry
-    import kvatlas.lm.cache
-
-
-def run(spec, inputs, output):
-    write_jsonl(output, [{"cell": spec, "fingerprint": spec["fingerprint"]}, {"arm": spec["arm"]}])
-'''
-
-ONLINE_TABLE = '''
-"""Stand-in: a study without a section."""
-
-
-def aggregate(trials, options):
-    return {}
-'''
+STAND_INS = ROOT / "tests/stand_ins"
 
 TOY: dict[str, Any] = {
     "run": "toy",
@@ -241,11 +140,9 @@ def make_checkout(root: Path, *, stand_ins: bool = True) -> Checkout:
         else:
             shutil.copy(source, root / name)
     if stand_ins:
-        experiments = root / "src/kvatlas/experiments"
-        (root / "src/kvatlas/experiments/prompts.py").write_text(PROMPT_FILES.lstrip())
-        (root / "src/kvatlas/analysis/studies/online_lm.py").write_text(ONLINE_TABLE.lstrip())
-        for name, text in (("prefill", PREFILL), ("recall", RECALL), ("embed", EMBED), ("online_lm", ONLINE_LM)):
-            (experiments / f"{name}.py").write_text(text.lstrip())
+        shutil.copytree(
+            STAND_INS, root / "src/kvatlas", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
     for model in ("smollm2-135m", "all-minilm-l6-v2"):
         file = root / "resources/models" / model / "provenance.json"
         file.parent.mkdir(parents=True)

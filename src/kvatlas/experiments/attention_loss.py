@@ -22,13 +22,14 @@ from tqdm import tqdm
 from kvatlas.compression.policies.base import EvictionPolicy, PromptContext
 from kvatlas.compression.registry import make_policy
 from kvatlas.errors import KvatlasError
-from kvatlas.experiments.cellfile import Stopwatch, write_cell
+from kvatlas.experiments import measures
+from kvatlas.experiments.cell_file import Measured
 from kvatlas.lm.attention import attention_chunks
 from kvatlas.lm.loading import LanguageModel
 
 
 def ranks(values: Tensor) -> Tensor:
-    """Return the place of each slot in ascending order of `values` `[..., T]`, from 0; among equals the older first."""
+    """Return the rank of each slot in ascending order of `values` `[..., T]`, from 0; among equals the older first."""
     order = values.float().sort(dim=-1, stable=True).indices
     return torch.empty_like(order).scatter_(-1, order, torch.arange(values.shape[-1]).to(order).expand_as(order))
 
@@ -38,12 +39,12 @@ def attention_loss(attention: Tensor, scores: Tensor) -> Tensor:
 
     The slot that is dropped as number r is part of T - r + 1 sums, so the sum over m is one weighted sum over slots.
     """
-    ideal, own = ranks(attention), ranks(scores)
-    return (attention.double() * (ideal - own)).sum(dim=-1) / attention.shape[-1]
+    ideal, actual = ranks(attention), ranks(scores)
+    return (attention.double() * (ideal - actual)).sum(dim=-1) / attention.shape[-1]
 
 
 def random_loss(attention: Tensor) -> Tensor:
-    """Return the expected ALR / T of a random order, `[...]`: the mean place of a slot is (T - 1) / 2."""
+    """Return the expected ALR / T of a random order, `[...]`: the mean rank of a slot is (T - 1) / 2."""
     n_slots = attention.shape[-1]
     return (attention.double() * (ranks(attention) - (n_slots - 1) / 2)).sum(dim=-1) / n_slots
 
@@ -61,8 +62,8 @@ class Capture:
 
     def observe(self, layer_idx: int, query: Tensor, key: Tensor, scaling: float) -> None:
         """Keep the attention of a layer."""
-        parts = [chunk[0, ..., : self.n_slots] for _, chunk in attention_chunks(query, key, scaling)]
-        self.attention.append(torch.cat(parts, dim=2))
+        chunks = [chunk[0, ..., : self.n_slots] for _, chunk in attention_chunks(query, key, scaling)]
+        self.attention.append(torch.cat(chunks, dim=2))
 
 
 def prompt_ids(lm: LanguageModel, text: str, length: int, prompts: int) -> list[Tensor]:
@@ -94,23 +95,22 @@ def losses(lm: LanguageModel, policy: EvictionPolicy, ids: Tensor, context: int,
     ]
     capture = Capture(context)
     lm.forward(ids[:, context:], cache, capture)
-    found: dict[str, list[list[float]]] = {
-        name: [] for name in ("alr", "alr_sd", "random_alr", "alr_kv", "random_alr_kv")
-    }
+    names = ("alr", "alr_sd", "random_alr", "alr_kv", "random_alr_kv")
+    heads: dict[str, list[list[float]]] = {name: [] for name in names}
     for attention, score in zip(capture.attention, scores, strict=True):
-        own = attention_loss(attention, score[:, None, None].expand_as(attention)).flatten(0, 1)
+        per_query = attention_loss(attention, score[:, None, None].expand_as(attention)).flatten(0, 1)
         shared = attention.mean(dim=1)
-        found["alr"].append(own.mean(dim=1).tolist())
-        found["alr_sd"].append(own.std(dim=1, correction=1 if own.shape[1] > 1 else 0).tolist())
-        found["random_alr"].append(random_loss(attention).flatten(0, 1).mean(dim=1).tolist())
-        found["alr_kv"].append(attention_loss(shared, score[:, None].expand_as(shared)).mean(dim=1).tolist())
-        found["random_alr_kv"].append(random_loss(shared).mean(dim=1).tolist())
-    return found
+        heads["alr"].append(per_query.mean(dim=1).tolist())
+        heads["alr_sd"].append(per_query.std(dim=1, correction=1 if per_query.shape[1] > 1 else 0).tolist())
+        heads["random_alr"].append(random_loss(attention).flatten(0, 1).mean(dim=1).tolist())
+        heads["alr_kv"].append(attention_loss(shared, score[:, None].expand_as(shared)).mean(dim=1).tolist())
+        heads["random_alr_kv"].append(random_loss(shared).mean(dim=1).tolist())
+    return heads
 
 
-def run(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> None:
+def measure(spec: Mapping[str, Any], inputs: Mapping[str, Path]) -> Measured:
     """Measure the policy of `spec` on prompts cut from `inputs["text"]` with the model folder `inputs["model"]`."""
-    watch = Stopwatch()
+    watch = measures.Stopwatch()
     policy = make_policy(spec["policy"])
     if not isinstance(policy, EvictionPolicy):
         raise KvatlasError(
@@ -118,18 +118,17 @@ def run(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> No
         )
     context, queries = spec["context"], spec["queries"]
     with torch.inference_mode():
-        with watch.part("load"):
+        with watch.timed("load"):
             lm = LanguageModel.load(inputs["model"], spec["device"], spec["dtype"])
             text = inputs["text"].read_text(encoding="utf-8")
             prompts: Sequence[Tensor] = prompt_ids(lm, text, context + queries, spec["prompts"])
-        with watch.part("measure"):
-            place = {key: spec[key] for key in ("study", "model", "arm", "method", "text", "context", "queries")}
+        with watch.timed("measure"):
+            shared = measures.identity(spec, "method", "text", "context", "queries")
+            shared["policy"] = spec["policy"]["name"]
             trials = [
-                place
-                | {"policy": spec["policy"]["name"], "prompt": number, "id": f"{spec['text']}-{context}-p{number}"}
+                shared
+                | {"prompt": number, "id": f"{spec['text']}-{context}-p{number}"}
                 | losses(lm, policy, ids, context, number)
                 for number, ids in enumerate(tqdm(prompts, desc=f"attention loss {spec['arm']}", unit="prompt"))
             ]
-    watch.record |= {"device": lm.device.type, "dtype": str(lm.dtype).removeprefix("torch.")}
-    write_cell(output, spec, trials)
-    watch.write(output)
+    return Measured(trials, {**watch.seconds, **measures.device_record(lm)})

@@ -44,20 +44,20 @@ class Continuation:
 def greedy(
     lm: LanguageModel,
     cache: CompressedCache,
-    rest: Tensor,
+    uncached: Tensor,
     new_tokens: int,
     after_step: Callable[[], None] | None = None,
 ) -> Continuation:
     """Decode up to `new_tokens` tokens greedily, without penalties, until every row has met a stop token.
 
     Args:
-        rest: `[B, q]` prompt tokens to feed first. after_step: called after every forward pass but the last, for
-            schedules that compress while they decode.
+        uncached: `[B, q]` prompt tokens to feed first. after_step: called after a forward pass that another one may
+            follow, for schedules that compress while they decode.
     """
     stops = torch.tensor(lm.stop_ids, device=lm.device)
-    done = torch.zeros(rest.shape[0], dtype=torch.bool, device=lm.device)
+    done = torch.zeros(uncached.shape[0], dtype=torch.bool, device=lm.device)
     ids, nlls, hiddens, seconds = [], [], [], []
-    feed = rest
+    feed = uncached
     for step in range(new_tokens):
         started = time.perf_counter()
         hidden = lm.forward(feed, cache)[:, -1]
@@ -78,16 +78,16 @@ def greedy(
     return Continuation(stacked, torch.stack(nlls, dim=1), torch.stack(hiddens).sum(dim=0) / lengths, seconds)
 
 
-def teacher_force(lm: LanguageModel, cache: CompressedCache, rest: Tensor, target: Tensor) -> Tensor:
+def teacher_force(lm: LanguageModel, cache: CompressedCache, uncached: Tensor, target: Tensor) -> Tensor:
     """Return the log-probabilities `[B, N, V]` before each token of `target`, which is fed as one block.
 
     Args:
-        rest: `[B, q]` prompt tokens that come first. target: `[B, N]`, padded with `PADDING`; what is predicted behind
+        uncached: `[B, q]` prompt tokens that come first. target: `[B, N]`, padded with `PADDING`; what is predicted behind
             a row's last token has no meaning.
     """
-    block = torch.cat([rest, target[:, :-1].clamp_min(0)], dim=1)
+    block = torch.cat([uncached, target[:, :-1].clamp_min(0)], dim=1)
     hidden = lm.forward(block, cache)
-    return lm.log_probs(hidden[:, rest.shape[1] - 1 :])
+    return lm.log_probs(hidden[:, uncached.shape[1] - 1 :])
 
 
 def token_nlls(log_probs: Tensor, target: Tensor) -> Tensor:

@@ -14,42 +14,44 @@ from typing import Any
 import numpy as np
 
 from kvatlas.errors import KvatlasError
-from kvatlas.files import read_jsonl, write_jsonl
+from kvatlas.experiments import cell_file
+from kvatlas.files import write_jsonl
 from kvatlas.lm.loading import pick_device
 
 DECIMALS = 6
 
 
-def run(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> None:
+def write(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> None:
     """Embed the outputs of the recall cells `spec["cells"]` (paths) with the folder `inputs["embedder"]`.
 
     Writes one line {study, arm, group, id, embed_cosine} per trial. The full cache of the same study and group must be
     among the cells; raises KvatlasError otherwise.
     """
-    cells = [_read(Path(path)) for path in spec["cells"]]
-    texts = sorted({trial["output"] for _, trials in cells for trial in trials})
+    cells = [_outputs(Path(path)) for path in spec["cells"]]
+    texts = sorted({output for _, outputs in cells for output in outputs.values()})
     vectors = dict(zip(texts, encode(texts, inputs["embedder"], spec.get("device", "auto")), strict=True))
     full = {
-        (place["study"], place["group"], trial["id"]): trial["output"]
-        for place, trials in cells
-        if place["arm"] == "full"
-        for trial in trials
+        (cell["study"], cell["group"], prompt): text
+        for cell, outputs in cells
+        if cell["arm"] == "full"
+        for prompt, text in outputs.items()
     }
     rows = []
-    for place, trials in cells:
-        for trial in trials:
-            key = (place["study"], place["group"], trial["id"])
+    for cell, outputs in cells:
+        for prompt, text in outputs.items():
+            key = (cell["study"], cell["group"], prompt)
             if key not in full:
-                raise KvatlasError(f"cell {place}: no full-cache output of prompt {trial['id']} to compare with")
-            cosine = float(vectors[trial["output"]] @ vectors[full[key]])
-            rows.append(place | {"id": trial["id"], "embed_cosine": round(min(1.0, cosine), DECIMALS)})
+                raise KvatlasError(f"cell {cell}: no full-cache output of prompt {prompt} to compare with")
+            cosine = float(vectors[text] @ vectors[full[key]])
+            rows.append(cell | {"id": prompt, "embed_cosine": round(min(1.0, cosine), DECIMALS)})
     write_jsonl(output, rows)
 
 
-def _read(path: Path) -> tuple[dict[str, Any], list[Any]]:
-    """Return where a cell stands in the grid, and its trials."""
-    header, *trials = read_jsonl(path)
-    return {"study": header["cell"]["study"], "arm": header["cell"]["arm"], "group": path.stem}, trials
+def _outputs(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Return which cell of the grid a file is, and its outputs by prompt."""
+    cell = cell_file.read(path)
+    outputs = {trial["id"]: trial["output"] for trial in cell.trials}
+    return {"study": cell.spec["study"], "arm": cell.spec["arm"], "group": path.stem}, outputs
 
 
 def encode(texts: Sequence[str], folder: Path, device: str) -> np.ndarray[Any, np.dtype[np.float32]]:

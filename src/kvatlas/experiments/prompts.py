@@ -13,12 +13,13 @@ from typing import Any
 from kvatlas.errors import KvatlasError
 from kvatlas.files import write_jsonl
 
-TASKS = {"needle": "kvatlas.tasks.needle", "passkey": "kvatlas.tasks.passkey", "task_suite": "kvatlas.tasks.suite"}
-_NOT_FOR_THE_TASK = ("kind", "study", "model", "fingerprint", "upstream")
+_NOT_FOR_THE_TASK = ("kind", "study", "model", "task", "upstream")
 
 
-def run(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> None:
-    """Write the prompts of `spec` to `output`, one JSON line each; `inputs` has `model` (a folder) and perhaps `text`.
+def write(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> None:
+    """Write the prompts of the task `spec["task"]`, a module of `kvatlas.tasks`, to `output`, one JSON line each.
+
+    `inputs` has `model` (a folder with a tokenizer) and perhaps `text`; the other keys of `spec` go to the task.
 
     Raises KvatlasError when the task cannot meet the spec, or when prompts of the file differ in length.
     """
@@ -27,8 +28,8 @@ def run(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> No
     tokenizer = AutoTokenizer.from_pretrained(str(inputs["model"]), local_files_only=True)
     arguments = {key: value for key, value in spec.items() if key not in _NOT_FOR_THE_TASK}
     text = inputs.get("text")
-    arguments["corpus"] = None if text is None else Path(text).read_text(encoding="utf-8")
-    task = importlib.import_module(TASKS[spec["study"]])
+    arguments["corpus"] = None if text is None else text.read_text(encoding="utf-8")
+    task = importlib.import_module(f"kvatlas.tasks.{spec['task']}")
     prompts = task.make_prompts(tokenizer, **arguments)
     if len({len(prompt["ids"]) for prompt in prompts}) != 1:
         raise KvatlasError(f"{output}: the prompts of a file must have one length; this is a defect of the task")

@@ -18,8 +18,9 @@ from tqdm import tqdm
 
 from kvatlas.compression.quantizers.affine import affine_decode, affine_encode
 from kvatlas.compression.registry import make_store
-from kvatlas.experiments.cellfile import Stopwatch, write_cell
-from kvatlas.experiments.online_lm import stream_ids
+from kvatlas.experiments import measures
+from kvatlas.experiments.cell_file import Measured
+from kvatlas.experiments.streams import stream_ids
 from kvatlas.lm.cache import KVStore
 from kvatlas.lm.loading import LanguageModel
 
@@ -27,57 +28,45 @@ TOKEN, CHANNEL, MIXED = "token", "channel", "keys per channel, values per token"
 INTEGER_BITS = {"int8": 8, "int4": 4, "int2": 2}
 CHANNEL_GROUP = 32
 SUMS = ("error_l1", "signal_l1", "error_sq", "signal_sq")
-_PLACE = ("study", "model", "quantizer", "context")
 
 
-def run(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> None:
-    """Measure `spec["quantizer"]` on `spec["prompts"]` chunks of the text `inputs["text"]`, and write a trial each."""
-    watch = Stopwatch()
+def measure(spec: Mapping[str, Any], inputs: Mapping[str, Path]) -> Measured:
+    """Measure `spec["quantizer"]` on `spec["prompts"]` chunks of the text `inputs["text"]`, one trial each."""
+    watch = measures.Stopwatch()
     context, quantizer = spec["context"], spec["quantizer"]
     trials = []
     with torch.inference_mode():
-        with watch.part("load"):
+        with watch.timed("load"):
             lm = LanguageModel.load(inputs["model"], spec["device"], spec["dtype"])
             text = inputs["text"].read_text(encoding="utf-8")
             chunks = stream_ids(lm, text, context * spec["prompts"]).view(spec["prompts"], context)
-        with watch.part("measure"):
+        with watch.timed("measure"):
             for number, ids in enumerate(tqdm(chunks, desc=quantizer, unit="chunk")):
                 cache = lm.new_cache()
                 lm.prefill(ids[None], cache)
-                layers = [layer.store.read() for layer in cache.layers]
-                measured = [measure(quantizer, *layer) for layer in layers]
-                for granularity in measured[0]:
-                    trials.append(_trial(spec, number, granularity, [layer[granularity] for layer in measured]))
-    watch.record |= {"device": lm.device.type, "dtype": str(lm.dtype).removeprefix("torch.")}
-    write_cell(output, spec, trials)
-    watch.write(output)
+                layers = [layer_errors(quantizer, *layer.store.read()) for layer in cache.layers]
+                for granularity in layers[0]:
+                    trials.append(_trial(spec, number, granularity, [layer[granularity] for layer in layers]))
+    return Measured(trials, {**watch.seconds, **measures.device_record(lm)})
 
 
-def measure(quantizer: str, keys: Tensor, values: Tensor) -> dict[str, dict[str, Any]]:
+def layer_errors(quantizer: str, keys: Tensor, values: Tensor) -> dict[str, dict[str, Any]]:
     """Return one layer's sums per granularity, with bits, width and saturations; keys and values are `[1, K, T, d]`."""
     store = make_store(quantizer)()
     store.append(keys, values)
     n_coded = keys.shape[2] - store.unselectable_recent()
-    own = MIXED if quantizer.startswith("kivi") else TOKEN
-    read_keys, read_values = store.read()
+    native = MIXED if quantizer.startswith("kivi") else TOKEN
     shape = {"head_dim": keys.shape[3], "saturated": store.saturated}
-    found = {
-        own: _sums(keys, values, read_keys, read_values, n_coded)
-        | shape
-        | {"bits_per_value": _bits(store, keys, n_coded)}
-    }
+    sums = _sums(keys, values, *store.read(), n_coded)
+    errors = {native: sums | shape | {"bits_per_value": _bits(store, keys, n_coded)}}
     bits = INTEGER_BITS.get(quantizer)
     if bits is not None:
         n_grouped = keys.shape[2] // CHANNEL_GROUP * CHANNEL_GROUP
-        by_channel = (_per_channel(tensor[:, :, :n_grouped], bits) for tensor in (keys, values))
-        read_keys, read_values = by_channel
+        read_keys, read_values = (_per_channel(tensor[:, :, :n_grouped], bits) for tensor in (keys, values))
+        sums = _sums(keys, values, read_keys, read_values, n_grouped)
         # A scale and a zero of 16 bits each serve the tokens of a group.
-        found[CHANNEL] = (
-            _sums(keys, values, read_keys, read_values, n_grouped)
-            | shape
-            | {"bits_per_value": bits + 32 / CHANNEL_GROUP}
-        )
-    return found
+        errors[CHANNEL] = sums | shape | {"bits_per_value": bits + 32 / CHANNEL_GROUP}
+    return errors
 
 
 def _per_channel(values: Tensor, bits: int) -> Tensor:
@@ -89,8 +78,8 @@ def _bits(store: KVStore, keys: Tensor, n_coded: int) -> float:
     """Return the bits per value of the coded tokens, from the tensors held; the residual is fp16."""
     per_token = 2 * keys.shape[0] * keys.shape[1] * keys.shape[3]
     residual = 2 * per_token * (keys.shape[2] - n_coded)
-    held = sum(tensor.nbytes for tensor in store.tensors())
-    return 8 * (held - residual) / (per_token * n_coded)
+    total = sum(tensor.nbytes for tensor in store.tensors())
+    return 8 * (total - residual) / (per_token * n_coded)
 
 
 def _sums(keys: Tensor, values: Tensor, read_keys: Tensor, read_values: Tensor, n_coded: int) -> dict[str, float]:
@@ -99,7 +88,7 @@ def _sums(keys: Tensor, values: Tensor, read_keys: Tensor, read_values: Tensor, 
         signal = true[:, :, :n_coded].double()
         error = read[:, :, :n_coded].double() - signal
         numbers = (error.abs().sum(), signal.abs().sum(), error.square().sum(), signal.square().sum())
-        sums |= {f"{name}_{part}": float(number) for part, number in zip(SUMS, numbers, strict=True)}
+        sums |= {f"{name}_{kind}": float(number) for kind, number in zip(SUMS, numbers, strict=True)}
     # How much the largest channel of the keys stands out: its mean magnitude over the median channel's.
     channels = keys.double().abs().mean(dim=2).flatten()
     sums["key_outlier"] = float(channels.max() / channels.median().clamp_min(1e-12))
@@ -107,9 +96,9 @@ def _sums(keys: Tensor, values: Tensor, read_keys: Tensor, read_values: Tensor, 
 
 
 def _trial(spec: Mapping[str, Any], number: int, granularity: str, layers: list[dict[str, Any]]) -> dict[str, Any]:
-    per_layer = (*(f"{name}_{part}" for name in ("key", "value") for part in SUMS), "key_outlier")
+    per_layer = (*(f"{name}_{kind}" for name in ("key", "value") for kind in SUMS), "key_outlier")
     return {
-        **{key: spec[key] for key in _PLACE},
+        **measures.identity(spec, "quantizer", "context"),
         "arm": spec["quantizer"],
         "id": f"{spec['text']}-{spec['context']}-{number}",
         "chunk": number,

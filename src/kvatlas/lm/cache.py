@@ -153,13 +153,13 @@ class CompressedLayer(CacheLayerMixin):
 
     def _new_statistics(self, keys: Tensor) -> dict[str, Tensor]:
         zeros = torch.zeros(keys.shape[:3], dtype=torch.float32, device=keys.device)
-        new = dict.fromkeys(self.statistics(), zeros)
+        new = dict.fromkeys(self.observed_statistics(), zeros)
         if CLUSTER_SIZE in self.slot_statistics:
             new[CLUSTER_SIZE] = torch.ones_like(zeros)
         return new
 
-    def statistics(self) -> list[str]:
-        """Return the names of the statistics that hold attention statistics."""
+    def observed_statistics(self) -> list[str]:
+        """Return the names of the statistics that `observe` adds to."""
         names = [vote_name(window) for window in self.observation.windows]
         return names + ([ATTENTION, N_QUERIES] if self.observation.cumulative else [])
 
@@ -175,10 +175,10 @@ class CompressedLayer(CacheLayerMixin):
         """Return each slot's original position, `[B, K, S]` float32; implicit (0, 1, ...) until something is evicted."""
         if POSITION in self.slot_statistics:
             return self.slot_statistics[POSITION]
-        # Any tensor tells the batch and the heads; reading would decode a quantized layer.
-        held = next(self.store.tensors())
-        steps = torch.arange(self.n_slots, dtype=torch.float32, device=held.device)
-        return steps.expand(*held.shape[:2], self.n_slots)
+        # Any tensor has the batch and the heads in its shape; reading would decode a quantized layer.
+        stored = next(self.store.tensors())
+        steps = torch.arange(self.n_slots, dtype=torch.float32, device=stored.device)
+        return steps.expand(*stored.shape[:2], self.n_slots)
 
     def bias(self) -> Tensor | None:
         """Return log(cluster size) `[B, K, S]` where slots are weighted by the tokens they stand for, else None."""
@@ -296,7 +296,7 @@ class CompressedCache(Cache):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of every tensor held, of all prompts: keys, values, scales, positions, masses and statistics."""
+        """Bytes of every tensor held, of all prompts: keys, values, scales, positions, cluster sizes and statistics."""
         return self.payload_nbytes + sum(t.nbytes for layer in self.layers for t in layer.slot_statistics.values())
 
     @property

@@ -6,13 +6,13 @@ them saves disk, and editing one policy later must not rerun the other arms just
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kvatlas.errors import KvatlasError
+from kvatlas.experiments import run_cell
 from kvatlas.files import checksum, read_json, write_json
 from kvatlas.lm.staging import locked
 from kvatlas.paths import tensors_of
@@ -21,11 +21,11 @@ Spec = Mapping[str, Any]
 Inputs = Mapping[str, Path]
 
 
-def build(spec: Spec, inputs: Inputs, manifest: Path) -> None:
+def build(spec: Spec, inputs: Inputs, manifest: Path, *, fingerprint: str = "") -> None:
     """Prefill the prompts of `spec` (inputs `model`, `prompts`); write the tensors, then `manifest`."""
     with locked(tensors_of(manifest)):
         _run(spec, inputs, tensors_of(manifest))
-        write_json(manifest, {"cell": dict(spec)})
+        write_json(manifest, {"cell": dict(spec), "fingerprint": fingerprint})
 
 
 def ensure(manifest: Path, inputs: Inputs) -> Path:
@@ -57,7 +57,7 @@ def release(manifest: Path) -> None:
 
 def _run(spec: Spec, inputs: Inputs, tensors: Path) -> None:
     _sum_of(tensors).unlink(missing_ok=True)
-    importlib.import_module("kvatlas.experiments.prefill").run(spec, inputs, tensors)
+    run_cell.run(spec, inputs, tensors)
     # Not in the manifest: a prefill made again on another processor may differ in the last bit, and the manifest
     # must not change with it.
     write_json(_sum_of(tensors), {"bytes": tensors.stat().st_size, "checksum": checksum(tensors)})

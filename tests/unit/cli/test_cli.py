@@ -31,7 +31,7 @@ class Stand(types.ModuleType):
         self.error = error
         self.calls: list[tuple[dict[str, Any], dict[str, Path], Path]] = []
 
-    def run(self, spec: dict[str, Any], inputs: dict[str, Path], output: Path) -> None:
+    def write(self, spec: dict[str, Any], inputs: dict[str, Path], output: Path) -> None:
         self.calls.append((dict(spec), dict(inputs), output))
         if self.error is not None:
             raise self.error
@@ -73,7 +73,7 @@ def test_validate_and_plan_accept_the_repository_s_configurations(
     assert re.search(r"GPU hours: about [\d.]+ on one GPU", out)
 
 
-def test_a_cell_gets_its_spec_its_fingerprint_and_its_model_as_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_gets_its_spec_and_its_model_as_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     stand = stand_in(monkeypatch, "online_lm")
     monkeypatch.setattr(dependencies, "why_missing", lambda kind: None)
     monkeypatch.setattr(dependencies, "cell_code", lambda spec, **_: {"a.py": "1"})
@@ -84,7 +84,7 @@ def test_a_cell_gets_its_spec_its_fingerprint_and_its_model_as_a_folder(monkeypa
     assert main.main(["cell", "--spec", json.dumps(spec), "--code", code, *arguments, "--output", output]) == 0
     assert stand.calls == [
         (
-            spec | {"fingerprint": code},
+            spec,
             {"model": Path("resources/models/m"), "text": Path("resources/text/t.txt")},
             Path(output),
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 
 from kvatlas.errors import KvatlasError
 from kvatlas.experiments import online_lm
-from kvatlas.files import read_jsonl
+from kvatlas.experiments.streams import stream_ids
 from kvatlas.lm.loading import LanguageModel
 from tests.support.policies import EVICTION_SPECS, label
 from tests.support.tiny_models import SENTENCES, make_model_dir, tiny_model
@@ -27,22 +26,23 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"model": root / "model", "text": root / "text.txt"}
 
 
-def trial(inputs: dict[str, Path], output: Path, policy: dict[str, Any], **more: Any) -> dict[str, Any]:
+def spec_of(policy: dict[str, Any], **more: Any) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "kind": "online_lm", "study": "online_lm", "model": "tiny", "arm": policy["name"], "method": policy["name"],
         "policy": policy, "budget": str(BUDGET), "quantizer": "none", "n_sinks": 2, "n_recent": 8, "skip_layers": [],
         "protocol": "online", "text": "tiny", "tokens": TOKENS, "block": BLOCK, "device": "cpu", "dtype": "fp32",
     }  # fmt: skip
-    online_lm.run(spec | more, inputs, output)
-    header, *rows = read_jsonl(output)
-    assert header["cell"]["policy"] == policy
-    assert len(rows) == 1
-    return rows[0]
+    return spec | more
+
+
+def trial(inputs: dict[str, Path], policy: dict[str, Any], **more: Any) -> dict[str, Any]:
+    (only,) = online_lm.measure(spec_of(policy, **more), inputs).trials
+    return dict(only)
 
 
 @pytest.fixture(scope="module")
-def full(inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return trial(inputs, tmp_path_factory.mktemp("full") / "full.jsonl", {"name": "full"}, budget="none")
+def full(inputs: dict[str, Path]) -> dict[str, Any]:
+    return trial(inputs, {"name": "full"}, budget="none")
 
 
 def transformers_nlls(inputs: dict[str, Path], mask: torch.Tensor | None = None) -> list[float]:
@@ -50,7 +50,7 @@ def transformers_nlls(inputs: dict[str, Path], mask: torch.Tensor | None = None)
     model = tiny_model("qwen2", heads=6, kv_heads=2)
     model.set_attn_implementation("eager")
     lm = LanguageModel.load(inputs["model"])
-    ids = online_lm.stream_ids(lm, inputs["text"].read_text(encoding="utf-8"), TOKENS)
+    ids = stream_ids(lm, inputs["text"].read_text(encoding="utf-8"), TOKENS)
     with torch.inference_mode():
         logits = model(ids, attention_mask=None if mask is None else mask[None, None]).logits[0]
     return (-torch.log_softmax(logits, -1)[:-1].gather(1, ids[0, 1:, None])[:, 0]).tolist()
@@ -62,28 +62,28 @@ def test_the_full_cache_in_blocks_predicts_as_the_model_does_at_once(inputs, ful
     assert full["first_compressed"] is None
 
 
-def test_sinks_and_recent_tokens_predict_as_under_a_mask_that_hides_what_was_evicted(inputs, tmp_path):
+def test_sinks_and_recent_tokens_predict_as_under_a_mask_that_hides_what_was_evicted(inputs):
     hidden = torch.full((TOKENS, TOKENS), -torch.inf)
     for query in range(TOKENS):
         block = query // BLOCK * BLOCK
         hidden[query, :2] = 0
         hidden[query, max(0, block - (BUDGET - 2)) : query + 1] = 0
     hidden = hidden.masked_fill(~torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril(), -torch.inf)
-    found = trial(inputs, tmp_path / "a.jsonl", {"name": "sink_recent"})
+    found = trial(inputs, {"name": "sink_recent"})
     assert found["nlls"] == pytest.approx(transformers_nlls(inputs, hidden), abs=2e-4)
 
 
 @pytest.mark.parametrize("spec", EVICTION_SPECS, ids=label)
-def test_a_budget_of_the_whole_stream_reproduces_the_full_cache_exactly(spec, inputs, full, tmp_path):
-    found = trial(inputs, tmp_path / "a.jsonl", spec, budget=str(TOKENS))
+def test_a_budget_of_the_whole_stream_reproduces_the_full_cache_exactly(spec, inputs, full):
+    found = trial(inputs, spec, budget=str(TOKENS))
     assert found["nlls"] == full["nlls"]
     assert found["hits"] == full["hits"]
     assert found["first_compressed"] is None
 
 
 @pytest.mark.parametrize("spec", EVICTION_SPECS, ids=label)
-def test_until_the_budget_binds_every_arm_predicts_exactly_as_the_full_cache(spec, inputs, full, tmp_path):
-    found = trial(inputs, tmp_path / "a.jsonl", spec, n_sinks=0, n_recent=0)
+def test_until_the_budget_binds_every_arm_predicts_exactly_as_the_full_cache(spec, inputs, full):
+    found = trial(inputs, spec, n_sinks=0, n_recent=0)
     start = found["first_compressed"]
     assert start == BUDGET + BLOCK
     assert found["nlls"][:start] == full["nlls"][:start]
@@ -94,47 +94,47 @@ def test_until_the_budget_binds_every_arm_predicts_exactly_as_the_full_cache(spe
         assert found["peak_slots"] == BUDGET + BLOCK
 
 
-def test_blocks_of_one_token_never_show_a_query_more_than_the_budget(inputs, full, tmp_path):
-    found = trial(inputs, tmp_path / "a.jsonl", {"name": "keydiff"}, block=1)
+def test_blocks_of_one_token_never_show_a_query_more_than_the_budget(inputs, full):
+    found = trial(inputs, {"name": "keydiff"}, block=1)
     assert found["peak_slots"] == BUDGET + 1
     assert found["first_compressed"] == BUDGET + 1
     assert found["nlls"][: BUDGET + 1] == pytest.approx(full["nlls"][: BUDGET + 1], abs=2e-4)
 
 
-def test_bytes_are_those_of_the_tensors_held(inputs, full, tmp_path):
+def test_bytes_are_those_of_the_tensors_held(inputs, full):
     slot = 2 * 2 * 2 * 16 * 4  # keys and values, layers, KV heads, width, fp32
     assert full["resident_bytes"] == full["payload_bytes"] == TOKENS * slot
     assert full["full_bf16_bytes"] == TOKENS * slot // 2
-    found = trial(inputs, tmp_path / "a.jsonl", {"name": "l2norm"})
+    found = trial(inputs, {"name": "l2norm"})
     positions = 2 * 2 * 4
     assert found["payload_bytes"] == BUDGET * slot
     assert found["resident_bytes"] == BUDGET * (slot + positions)
     assert found["peak_bytes"] == (BUDGET + BLOCK) * (slot + positions)
 
 
-def test_prefill_then_score_predicts_the_second_half_from_the_compressed_cache(inputs, full, tmp_path):
-    whole = trial(inputs, tmp_path / "full.jsonl", {"name": "full"}, budget="none", protocol="prefill")
+def test_prefill_then_score_predicts_the_second_half_from_the_compressed_cache(inputs, full):
+    whole = trial(inputs, {"name": "full"}, budget="none", protocol="prefill")
     assert whole["nlls"] == pytest.approx(full["nlls"][TOKENS // 2 :], abs=2e-4)
-    found = trial(inputs, tmp_path / "a.jsonl", {"name": "random"}, protocol="prefill")
+    found = trial(inputs, {"name": "random"}, protocol="prefill")
     assert found["first_prediction"] == found["first_compressed"] == TOKENS // 2
     assert len(found["nlls"]) == TOKENS - 1 - TOKENS // 2
     assert max(abs(a - b) for a, b in zip(found["nlls"], whole["nlls"], strict=True)) > 0.01
 
 
-def test_a_single_forward_pass_cannot_see_eviction(inputs, tmp_path):
-    whole = trial(inputs, tmp_path / "full.jsonl", {"name": "full"}, budget="none", protocol="single")
-    found = trial(inputs, tmp_path / "a.jsonl", {"name": "random"}, protocol="single")
+def test_a_single_forward_pass_cannot_see_eviction(inputs):
+    whole = trial(inputs, {"name": "full"}, budget="none", protocol="single")
+    found = trial(inputs, {"name": "random"}, protocol="single")
     assert found["nlls"] == whole["nlls"]
     assert found["slots"] == BUDGET
     assert found["peak_slots"] == TOKENS
     assert found["first_compressed"] is None
 
 
-def test_passages_are_streams_of_their_own_one_after_the_other(inputs, full, tmp_path):
+def test_passages_are_streams_of_their_own_one_after_the_other(inputs, full):
     policy = {"name": "random"}
     half = TOKENS // 2
-    both = trial(inputs, tmp_path / "both.jsonl", policy, tokens=half, passages=2, budget="16")
-    first = trial(inputs, tmp_path / "first.jsonl", policy, tokens=half, budget="16")
+    both = trial(inputs, policy, tokens=half, passages=2, budget="16")
+    first = trial(inputs, policy, tokens=half, budget="16")
     assert both["passages"] == 2
     assert len(both["nlls"]) == 2 * (half - 1)
     assert both["nlls"][: half - 1] == first["nlls"]
@@ -147,33 +147,30 @@ def test_passages_are_streams_of_their_own_one_after_the_other(inputs, full, tmp
 def test_reindexed_positions_let_a_stream_run_past_the_models_limit(inputs, tmp_path):
     make_model_dir(tmp_path / "short", "qwen2", heads=6, kv_heads=2, max_positions=BUDGET + BLOCK)
     short = inputs | {"model": tmp_path / "short"}
-    found = trial(short, tmp_path / "a.jsonl", {"name": "streaming_llm", "reindex": True})
+    found = trial(short, {"name": "streaming_llm", "reindex": True})
     assert found["reindexed"]
     assert found["tokens_written"] == TOKENS
     with pytest.raises(KvatlasError, match="past the model's limit"):
-        trial(short, tmp_path / "b.jsonl", {"name": "streaming_llm"})
+        trial(short, {"name": "streaming_llm"})
 
 
-def test_skipped_layers_keep_the_whole_stream(inputs, tmp_path):
-    found = trial(inputs, tmp_path / "a.jsonl", {"name": "l2norm"}, skip_layers=[0])
+def test_skipped_layers_keep_the_whole_stream(inputs):
+    found = trial(inputs, {"name": "l2norm"}, skip_layers=[0])
     assert found["slots"] == (TOKENS + BUDGET) / 2
 
 
-def test_a_quantized_full_cache_is_smaller_and_predicts_otherwise(inputs, full, tmp_path):
-    found = trial(inputs, tmp_path / "a.jsonl", {"name": "full"}, budget="none", quantizer="int4")
+def test_a_quantized_full_cache_is_smaller_and_predicts_otherwise(inputs, full):
+    found = trial(inputs, {"name": "full"}, budget="none", quantizer="int4")
     assert found["payload_bytes"] < full["payload_bytes"] / 4
     assert found["nlls"] != full["nlls"]
 
 
-def test_a_stream_is_the_same_bytes_twice_and_its_durations_lie_beside_it(inputs, tmp_path):
-    for name in ("one", "two"):
-        trial(inputs, tmp_path / f"{name}.jsonl", {"name": "random"})
-    assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "two.jsonl").read_bytes()
-    timing = json.loads((tmp_path / "one.timing.json").read_text())
-    assert timing["stream_tokens_per_s"] > 0
-    assert timing["peak_rss_mib"] > 0
+def test_a_stream_is_the_same_twice_and_its_speed_is_no_part_of_its_trial(inputs):
+    one, two = (online_lm.measure(spec_of({"name": "random"}), inputs) for _ in range(2))
+    assert one.trials == two.trials
+    assert one.timing["stream_tokens_per_s"] > 0
 
 
-def test_a_text_that_is_too_short_is_told(inputs, tmp_path):
+def test_a_text_that_is_too_short_is_told(inputs):
     with pytest.raises(KvatlasError, match=r"tokens: the text has \d+ tokens, not 100000"):
-        trial(inputs, tmp_path / "a.jsonl", {"name": "full"}, budget="none", tokens=100_000)
+        trial(inputs, {"name": "full"}, budget="none", tokens=100_000)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from kvatlas.compression.apply import Compressor
+from kvatlas.compression.budget import Budget
+from kvatlas.compression.registry import make_policy
 from kvatlas.errors import KvatlasError
-from kvatlas.experiments import prefill, recall
+from kvatlas.experiments import prefill, prefill_tensors, prompt_batches, recall, run_cell
 from kvatlas.experiments.decoding import PADDING, greedy, padded, teacher_force, token_nlls
-from kvatlas.files import read_jsonl, write_jsonl
+from kvatlas.files import read_json, read_jsonl, write_jsonl
 from kvatlas.lm.cache import Observation
 from kvatlas.lm.loading import LanguageModel
 from kvatlas.tasks import needle
@@ -36,18 +38,17 @@ def inputs(tmp_path_factory) -> dict[str, Path]:
         tiny_tokenizer(), mode="aware", context=160, seeds=[0, 1], depths=[20, 80], haystack="sentences", corpus=None
     )
     write_jsonl(root / "prompts.jsonl", prompts)
-    found = {"model": root / "model", "prompts": root / "prompts.jsonl", "prefill": root / "prefill.safetensors"}
-    prefill.run(PREFILL, found, found["prefill"])
-    return found
+    files = {"model": root / "model", "prompts": root / "prompts.jsonl", "prefill": root / "prefill.safetensors"}
+    prefill.write(PREFILL, files, files["prefill"])
+    return files
 
 
-def run_recall(inputs: dict[str, Path], spec: dict[str, Any], output: Path) -> list[dict[str, Any]]:
-    recall.run(spec, inputs, output)
-    return read_jsonl(output)[1:]
+def trials_of(inputs: dict[str, Path], spec: dict[str, Any]) -> list[dict[str, Any]]:
+    return [dict(trial) for trial in recall.measure(spec, inputs).trials]
 
 
-def test_the_full_cache_is_its_own_reference(inputs, tmp_path):
-    trials = run_recall(inputs, recall_spec({"name": "full"}, "full", budget="none"), tmp_path / "full.jsonl")
+def test_the_full_cache_is_its_own_reference(inputs):
+    trials = trials_of(inputs, recall_spec({"name": "full"}, "full", budget="none"))
     assert len(trials) == 4
     for trial in trials:
         assert trial["ref_kls"] == [0.0] * len(trial["ref_kls"])
@@ -59,28 +60,26 @@ def test_the_full_cache_is_its_own_reference(inputs, tmp_path):
         assert trial["resident_bytes"] == trial["payload_bytes"] == 2 * trial["full_bf16_bytes"]
 
 
-def test_an_arm_measures_what_its_compressed_cache_says(inputs, tmp_path):
+def test_an_arm_measures_what_its_compressed_cache_says(inputs):
     spec = recall_spec({"name": "snapkv", "window": 4, "kernel": 3}, "snapkv-4x")
-    trials = run_recall(inputs, spec, tmp_path / "snapkv.jsonl")
+    trials = trials_of(inputs, spec)
     lm = LanguageModel.load(inputs["model"])
     prompts = read_jsonl(inputs["prompts"])
     with torch.inference_mode():
-        cache, reference = prefill.load(inputs["prefill"], lm, Observation(windows=(4,)))
+        cache, reference = prefill_tensors.load(inputs["prefill"], lm, Observation(windows=(4,)))
         # The same compression by hand: no fork, no file.
-        fresh = prefill.prefill_rows(lm, prompts, Observation(windows=(4,)), 0)
+        fresh = prompt_batches.prefill(lm, prompts, Observation(windows=(4,)), 0)
         for stored, made in zip(cache.layers, fresh.layers, strict=True):
             assert torch.equal(stored.store.read()[0], made.store.read()[0])
-            assert torch.equal(stored.columns["vote4"], made.columns["vote4"])
-        compressor = recall.Compressor(
-            recall.make_policy(spec["policy"]), recall.Budget.from_spec(spec), 159, lm.rotary, [0] * 4
-        )
+            assert torch.equal(stored.slot_statistics["vote4"], made.slot_statistics["vote4"])
+        compressor = Compressor(make_policy(spec["policy"]), Budget.from_spec(spec), 159, lm.rotary, [0] * 4)
         compressor(fresh)
         fresh.stop_observing()
-        own = greedy(lm, fresh.fork(), lm.ids([prompt["ids"][-1:] for prompt in prompts]), 6)
+        continuation = greedy(lm, fresh.fork(), lm.ids([prompt["ids"][-1:] for prompt in prompts]), 6)
         log_probs = teacher_force(lm, fresh, lm.ids([prompt["ids"][-1:] for prompt in prompts]), reference.ids)
         nlls = token_nlls(log_probs, reference.ids)
     for row, trial in enumerate(trials):
-        assert trial["output_ids"] == own.ids[row][own.ids[row] != PADDING].tolist()
+        assert trial["output_ids"] == continuation.ids[row][continuation.mask[row]].tolist()
         real = reference.ids[row] != PADDING
         assert trial["ref_nlls"] == pytest.approx(nlls[row][real].tolist(), abs=1e-6)
         assert 0 <= trial["needle_retained"] < 1
@@ -90,30 +89,26 @@ def test_an_arm_measures_what_its_compressed_cache_says(inputs, tmp_path):
 
 
 def test_the_same_cell_twice_is_the_same_file(inputs, tmp_path):
-    spec = recall_spec({"name": "random"}, "random-4x", fingerprint="abc")
+    spec = recall_spec({"name": "random"}, "random-4x")
     for name in ("one", "two"):
-        recall.run(spec, inputs, tmp_path / f"{name}.jsonl")
-    one, two = ((tmp_path / f"{name}.jsonl").read_bytes() for name in ("one", "two"))
-    assert one == two
-    header = json.loads(one.split(b"\n")[0])
-    assert header["fingerprint"] == "abc"
-    assert "fingerprint" not in header["cell"]
-    timing = json.loads((tmp_path / "one.timing.json").read_text())
+        run_cell.run(spec, inputs, tmp_path / f"{name}.jsonl", fingerprint="abc")
+    assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "two.jsonl").read_bytes()
+    timing = read_json(tmp_path / "one.timing.json")
     assert timing["wall_seconds"] > 0
     assert timing["rope_telemetry"]["max_relative_error"] < 1e-5
 
 
-def test_a_repeat_in_another_batch_size_differs_by_rounding_only(inputs, tmp_path):
+def test_a_repeat_in_another_batch_size_differs_by_rounding_only(inputs):
     spec = recall_spec({"name": "full"}, "full-batch1", budget="none", batch=1)
-    for trial in run_recall(inputs, spec, tmp_path / "repeat.jsonl"):
+    for trial in trials_of(inputs, spec):
         assert max(trial["ref_kls"]) < 1e-5
         assert all(trial["ref_top1"])
 
 
-def test_a_split_batch_differs_by_rounding_only(inputs, tmp_path):
+def test_a_split_batch_differs_by_rounding_only(inputs):
     policy = {"name": "snapkv", "window": 4, "kernel": 3}
-    whole = run_recall(inputs, recall_spec(policy, "snapkv-4x"), tmp_path / "whole.jsonl")
-    split = run_recall(inputs, recall_spec(policy, "snapkv-4x", rows=3), tmp_path / "split.jsonl")
+    whole = trials_of(inputs, recall_spec(policy, "snapkv-4x"))
+    split = trials_of(inputs, recall_spec(policy, "snapkv-4x", rows=3))
     assert len(split) == len(whole) == 4
     for one, other in zip(whole, split, strict=True):
         assert other["output_ids"] == one["output_ids"]
@@ -124,8 +119,8 @@ def test_a_split_batch_differs_by_rounding_only(inputs, tmp_path):
 
 def test_policies_do_not_depend_on_how_prompts_are_batched():
     prompts = [{"id": "a"}, {"id": "b"}]
-    assert recall.prompt_seed(prompts[0]) != recall.prompt_seed(prompts[1])
-    assert recall.prompt_seed({"id": "a", "depth": 3}) == recall.prompt_seed(prompts[0])
+    assert prompt_batches.prompt_seed(prompts[0]) != prompt_batches.prompt_seed(prompts[1])
+    assert prompt_batches.prompt_seed({"id": "a", "depth": 3}) == prompt_batches.prompt_seed(prompts[0])
 
 
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "missing"])
@@ -137,7 +132,7 @@ def test_a_broken_prefill_file_is_named_and_no_cell_is_written(damage, inputs, t
         broken.write_bytes(b"\xff" * 4096)
     output = tmp_path / "cell.jsonl"
     with pytest.raises(KvatlasError, match="broken prefill file") as caught:
-        recall.run(recall_spec({"name": "full"}, "full"), {**inputs, "prefill": broken}, output)
+        run_cell.run(recall_spec({"name": "full"}, "full"), {**inputs, "prefill": broken}, output)
     assert str(broken) in str(caught.value)
     assert not list(tmp_path.glob("cell*"))
 
@@ -153,11 +148,11 @@ def test_decoding_stops_at_the_stop_token_and_pads(inputs):
     lm = LanguageModel.load(inputs["model"])
     prompts = read_jsonl(inputs["prompts"])
     with torch.inference_mode():
-        cache = prefill.prefill_rows(lm, prompts, Observation(), 0)
-        rest = prefill.uncached_tokens(lm, prompts)
-        free = greedy(LanguageModel(lm.model, lm.tokenizer, lm.rotary, ()), cache.fork(), rest, 6)
+        cache = prompt_batches.prefill(lm, prompts, Observation(), 0)
+        uncached = prompt_batches.uncached_tokens(lm, prompts)
+        free = greedy(LanguageModel(lm.model, lm.tokenizer, lm.rotary, ()), cache.fork(), uncached, 6)
         stop = int(free.ids[0, 2])
-        stopped = greedy(LanguageModel(lm.model, lm.tokenizer, lm.rotary, (stop,)), cache.fork(), rest, 6)
+        stopped = greedy(LanguageModel(lm.model, lm.tokenizer, lm.rotary, (stop,)), cache.fork(), uncached, 6)
     first = free.ids[0].tolist().index(stop)
     assert stopped.ids[0, : first + 1].tolist() == free.ids[0, : first + 1].tolist()
     assert (stopped.ids[0, first + 1 :] == PADDING).all()
@@ -174,4 +169,4 @@ def test_padding_is_never_scored():
 def test_rarity_counts_digits_and_capitals(inputs):
     lm = LanguageModel.load(inputs["model"])
     ids = lm.tokenizer.encode("QZT-4821 is a code", add_special_tokens=False)
-    assert int(recall.rarity_of(lm, [{"ids": ids}]).sum()) == 7
+    assert int(prompt_batches.rarity_of(lm, [{"ids": ids}]).sum()) == 7

@@ -11,6 +11,7 @@ import torch
 from kvatlas.compression.registry import make_store
 from kvatlas.experiments import quantizer_error, task_suite
 from kvatlas.experiments.decoding import greedy
+from kvatlas.experiments.streams import stream_ids
 from kvatlas.files import read_jsonl, write_jsonl
 from kvatlas.lm.loading import LanguageModel
 from kvatlas.tasks import suite
@@ -54,30 +55,29 @@ def inputs(tmp_path_factory) -> dict[str, Path]:
     return {"model": root / "model", "prompts": root / "prompts.jsonl", "text": root / "text.txt"}
 
 
-def trials_of(inputs: dict[str, Path], output: Path, **more: Any) -> list[dict[str, Any]]:
-    task_suite.run(BASE | FULL | more, inputs, output)
-    return read_jsonl(output)[1:]
+def trials_of(inputs: dict[str, Path], **more: Any) -> list[dict[str, Any]]:
+    return [dict(trial) for trial in task_suite.measure(BASE | FULL | more, inputs).trials]
 
 
-def test_the_full_cache_answers_as_plain_generation_does(inputs, tmp_path):
-    trials = trials_of(inputs, tmp_path / "cell.jsonl")
+def test_the_full_cache_answers_as_plain_generation_does(inputs):
+    trials = trials_of(inputs)
     lm = LanguageModel.load(inputs["model"], **MACHINE)
     prompts = read_jsonl(inputs["prompts"])
     cache = lm.new_cache()
     with torch.inference_mode():
         ids = lm.ids([prompt["ids"] for prompt in prompts])
         lm.prefill(ids[:, :-1], cache, 64)
-        own = greedy(lm, cache, ids[:, -1:], 5)
+        continuation = greedy(lm, cache, ids[:, -1:], 5)
     for row, trial in enumerate(trials):
-        assert trial["output_ids"] == own.ids[row][own.mask[row]].tolist()
+        assert trial["output_ids"] == continuation.ids[row][continuation.mask[row]].tolist()
         assert trial["slots"] == trial["full_slots"] == CONTEXT - 1
         assert trial["payload_bytes"] == 2 * trial["full_bf16_bytes"]
         assert trial["needle_retained"] == 1.0
     assert {trial["family"] for trial in trials} == {"needle", "multi_turn", "instruction", "summary"}
 
 
-def test_every_step_holds_the_budget_to_the_end_and_bounds_the_peak(inputs, tmp_path):
-    trials = trials_of(inputs, tmp_path / "cell.jsonl", **evicting("attention_sink", quantizer="int8"))
+def test_every_step_holds_the_budget_to_the_end_and_bounds_the_peak(inputs):
+    trials = trials_of(inputs, **evicting("attention_sink", quantizer="int8"))
     slot = 2 * 2 * 2 * (32 + 4)  # keys and values, layers, heads; codes, scale and zero of a head
     columns = 2 * 2 * 4
     for trial in trials:
@@ -88,27 +88,27 @@ def test_every_step_holds_the_budget_to_the_end_and_bounds_the_peak(inputs, tmp_
         assert CONTEXT <= trial["tokens_written"] < CONTEXT + 5
 
 
-def test_after_prefill_peaks_at_the_whole_prompt(inputs, tmp_path):
-    steps = trials_of(inputs, tmp_path / "steps.jsonl", **evicting("random"))
-    once = trials_of(inputs, tmp_path / "once.jsonl", **evicting("random", schedule="after_prefill"))
+def test_after_prefill_peaks_at_the_whole_prompt(inputs):
+    steps = trials_of(inputs, **evicting("random"))
+    once = trials_of(inputs, **evicting("random", schedule="after_prefill"))
     assert once[0]["slots"] == steps[0]["slots"] == CONTEXT // 2
     assert once[0]["peak_bytes"] >= 2 * once[0]["full_bf16_bytes"] > steps[0]["peak_bytes"]
 
 
 @pytest.mark.parametrize("quantizer", ["int4", "kivi4"])
-def test_storages_give_the_same_trials(quantizer, inputs, tmp_path):
+def test_storages_give_the_same_trials(quantizer, inputs):
     packed, simulated = (
-        trials_of(inputs, tmp_path / f"{storage}.jsonl", **evicting("snapkv", quantizer=quantizer, storage=storage))
+        trials_of(inputs, **evicting("snapkv", quantizer=quantizer, storage=storage))
         for storage in ("packed", "simulated")
     )
     assert packed == simulated
 
 
-def test_a_passage_is_scored_three_ways_and_only_streams_see_eviction(inputs, tmp_path):
+def test_a_passage_is_scored_three_ways_and_only_streams_see_eviction(inputs):
     passage = {"passage": {"text": "made", "tokens": 400}}
     full, evicted = (
-        {t["protocol"]: t for t in trials_of(inputs, tmp_path / f"{n}.jsonl", **passage, **arm) if "protocol" in t}
-        for n, arm in enumerate([{}, evicting("sliding_window")])
+        {t["protocol"]: t for t in trials_of(inputs, **passage, **arm) if "protocol" in t}
+        for arm in ({}, evicting("sliding_window"))
     )
     assert set(full) == {"single", "prefill", "online"}
     assert evicted["single"]["nlls"] == full["single"]["nlls"]
@@ -117,7 +117,7 @@ def test_a_passage_is_scored_three_ways_and_only_streams_see_eviction(inputs, tm
     for protocol in ("prefill", "online"):
         assert sum(evicted[protocol]["nlls"]) != pytest.approx(sum(full[protocol]["nlls"]), abs=1e-3)
     # A quantizer works on write, so that a single forward pass sees it.
-    quantized = trials_of(inputs, tmp_path / "int2.jsonl", **passage, quantizer="int2")
+    quantized = trials_of(inputs, **passage, quantizer="int2")
     single = next(trial for trial in quantized if trial.get("protocol") == "single")
     assert sum(single["nlls"]) != pytest.approx(sum(full["single"]["nlls"]), abs=1e-3)
 
@@ -125,36 +125,35 @@ def test_a_passage_is_scored_three_ways_and_only_streams_see_eviction(inputs, tm
 # -- reconstruction error
 
 
-def error_trials(inputs: dict[str, Path], output: Path, quantizer: str) -> dict[str, list[dict[str, Any]]]:
+def error_trials(inputs: dict[str, Path], quantizer: str) -> dict[str, list[dict[str, Any]]]:
     spec = {"kind": "quantizer_error", "study": "quantizer_error", "model": "tiny", "arm": f"full-{quantizer}"}
     spec |= {"quantizer": quantizer, "text": "made", "context": 160, "prompts": 3, **MACHINE}
-    quantizer_error.run(spec, inputs, output)
-    found: dict[str, list[dict[str, Any]]] = {}
-    for trial in read_jsonl(output)[1:]:
-        found.setdefault(trial["granularity"], []).append(trial)
-    return found
+    by_granularity: dict[str, list[dict[str, Any]]] = {}
+    for trial in quantizer_error.measure(spec, inputs).trials:
+        by_granularity.setdefault(trial["granularity"], []).append(dict(trial))
+    return by_granularity
 
 
-def test_errors_are_those_of_the_model_s_own_keys_and_values(inputs, tmp_path):
-    trials = error_trials(inputs, tmp_path / "cell.jsonl", "int4")
+def test_errors_are_those_of_the_model_s_own_keys_and_values(inputs):
+    trials = error_trials(inputs, "int4")
     assert {granularity: len(rows) for granularity, rows in trials.items()} == {"token": 3, "channel": 3}
     lm = LanguageModel.load(inputs["model"], **MACHINE)
     cache = lm.new_cache()
     with torch.inference_mode():
-        lm.prefill(quantizer_error.stream_ids(lm, inputs["text"].read_text(), 160), cache)
+        lm.prefill(stream_ids(lm, inputs["text"].read_text(), 160), cache)
         keys, values = cache.layers[1].store.read()
         store = make_store("int4")()
         store.append(keys, values)
         error = store.read()[0] - keys
-    own = trials["token"][0]
-    assert own["key_error_l1"][1] == pytest.approx(float(error.abs().sum()), rel=1e-5)
-    assert own["key_signal_sq"][1] == pytest.approx(float(keys.square().sum()), rel=1e-5)
-    assert own["bits_per_value"] == 4 + 32 / 32
-    assert own["head_dim"] == 32
+    native = trials["token"][0]
+    assert native["key_error_l1"][1] == pytest.approx(float(error.abs().sum()), rel=1e-5)
+    assert native["key_signal_sq"][1] == pytest.approx(float(keys.square().sum()), rel=1e-5)
+    assert native["bits_per_value"] == 4 + 32 / 32
+    assert native["head_dim"] == 32
 
 
 @pytest.mark.parametrize(("quantizer", "bits"), [("fp32", 32), ("fp8", 8), ("kivi4", 5), ("kivi2", 3)])
-def test_bits_per_value_leave_the_unquantized_residual_out(quantizer, bits, inputs, tmp_path):
-    (rows,) = error_trials(inputs, tmp_path / "cell.jsonl", quantizer).values()
+def test_bits_per_value_leave_the_unquantized_residual_out(quantizer, bits, inputs):
+    (rows,) = error_trials(inputs, quantizer).values()
     assert {row["bits_per_value"] for row in rows} == {bits}
     assert all((error == 0) == (quantizer == "fp32") for row in rows for error in row["value_error_l1"])

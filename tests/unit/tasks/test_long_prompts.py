@@ -19,7 +19,7 @@ JOB = """
 import json, resource, sys
 from pathlib import Path
 from kvatlas.experiments import prefill, recall
-from kvatlas.files import read_jsonl, write_jsonl
+from kvatlas.files import write_jsonl
 from kvatlas.tasks import passkey
 from tests.support.tiny_models import tiny_tokenizer
 
@@ -32,12 +32,12 @@ place = {"study": "passkey", "model": "tiny", "mode": "aware", "context": contex
 place |= {"device": "cpu", "dtype": "fp32"}
 inputs = {"model": root / "model", "prompts": root / "prompts.jsonl", "prefill": root / "prefill.safetensors"}
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-prefill.run({"kind": "prefill", "block": 1024, "windows": [1, 16], **place}, inputs, inputs["prefill"])
+prefill.write({"kind": "prefill", "block": 1024, "windows": [1, 16], **place}, inputs, inputs["prefill"])
 budget = {"budget": "1024", "n_sinks": 4, "n_recent": 32, "skip_layers": [], "quantizer": "none"}
 spec = {"kind": "recall", "arm": "snapkv-1024slots", "method": "snapkv", "policy": {"name": "snapkv", "window": 16}}
-recall.run(spec | place | budget, inputs, root / "cell.jsonl")
+measured = recall.measure(spec | place | budget, inputs)
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-trial = read_jsonl(root / "cell.jsonl")[1]
+trial = measured.trials[0]
 scale = 2**20 if sys.platform == "darwin" else 2**10
 print(json.dumps({"grown_mib": (after - before) / scale, "slots": trial["slots"], "tokens": trial["prompt_tokens"]}))
 """

@@ -36,8 +36,8 @@ def test_an_answer_set_off_by_spaces_is_always_found(before: str, code: str, aft
 
 @given(st.from_regex(r"[0-9]{5}", fullmatch=True), st.from_regex(r"[0-9a-z]{1,3}", fullmatch=True))
 def test_a_longer_number_or_word_never_counts_as_its_part(number: str, more: str) -> None:
-    assert not contains_answer(number + more, number) or number in more
-    assert not contains_answer(more + number, number) or number in more
+    assert not contains_answer(number + more, number)
+    assert not contains_answer(more + number, number)
 
 
 @given(st.text(alphabet=st.characters(max_codepoint=127)))

@@ -1,0 +1,32 @@
+"""Which code a kind of cell depends on: editing one experiment reruns no cell of another."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvatlas.grid import config, studies
+from kvatlas.tracking.fingerprint import closure
+from tests.support.places import ROOT
+
+PACKAGE = "kvatlas.experiments"
+KINDS = ("attention_loss", "embed", "online_lm", "prefill", "prompts", "quantizer_error", "recall", "task_suite")
+
+
+def test_these_are_all_kinds() -> None:
+    paper = studies.grid(config.load(ROOT / "config/paper.yaml", root=ROOT))
+    assert {cell.kind for cell in paper.cells.values()} | {"embed"} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_depends_on_no_other_kind(kind: str) -> None:
+    modules = closure((f"{PACKAGE}.{kind}",))
+    assert f"{PACKAGE}.{kind}" in modules
+    assert not {f"{PACKAGE}.{other}" for other in KINDS if other != kind} & set(modules)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_depends_on_neither_the_grid_nor_the_pages(kind: str) -> None:
+    above = ("grid", "tracking", "pipeline", "analysis", "reporting", "cli")
+    assert not [
+        name for name in closure((f"{PACKAGE}.{kind}",)) if name.split(".")[1:2] and name.split(".")[1] in above
+    ]
