@@ -26,7 +26,7 @@ t.append(time.process_time())
 start = {"start_seconds": round(time.perf_counter() - started, 2)}
 from kvatlas.compression.apply import Compressor
 from kvatlas.compression.budget import Budget
-from kvatlas.compression.registry import make_policy
+from kvatlas.compression.build import make_policy
 from kvatlas.experiments.decoding import greedy
 policy = make_policy({"name": "snapkv", "window": 16})
 ids = torch.randint(5, 400, (2, 256), generator=torch.Generator().manual_seed(0))

@@ -63,7 +63,7 @@ from kvatlas.files import read_jsonl, write_json, write_jsonl
 
 if TYPE_CHECKING:
     import kvatlas.compression.apply
-    import kvatlas.compression.registry
+    import kvatlas.compression.build
     import kvatlas.lm.cache
 
 
@@ -112,7 +112,7 @@ from kvatlas.files import write_json, write_jsonl
 
 if TYPE_CHECKING:
     import kvatlas.compression.apply
-    import kvatlas.compression.registry
+    import kvatlas.compression.build
     import kvatlas.lm.cache
 
 

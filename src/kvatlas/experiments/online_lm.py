@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from kvatlas.compression.apply import Compressor
 from kvatlas.compression.budget import Budget
-from kvatlas.compression.registry import make_policy, make_store
+from kvatlas.compression.build import make_policy, make_store
 from kvatlas.errors import KvatlasError
 from kvatlas.experiments.cellfile import Stopwatch, write_cell
 from kvatlas.lm.cache import CompressedCache, Observation

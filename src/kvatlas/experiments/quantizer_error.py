@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from kvatlas.compression.quantizers.affine import affine_decode, affine_encode
-from kvatlas.compression.registry import make_store
+from kvatlas.compression.affine import affine_decode, affine_encode
+from kvatlas.compression.build import make_store
 from kvatlas.experiments.cellfile import Stopwatch, write_cell
 from kvatlas.experiments.online_lm import stream_ids
 from kvatlas.lm.cache import KVStore

@@ -20,7 +20,8 @@ from tqdm import tqdm
 
 from kvatlas.compression.apply import Compressor, quantize
 from kvatlas.compression.budget import Budget
-from kvatlas.compression.registry import UNQUANTIZED, make_policy, make_store
+from kvatlas.compression.build import make_policy, make_store
+from kvatlas.compression.methods import NO_QUANTIZER
 from kvatlas.experiments.cellfile import Stopwatch, write_cell
 from kvatlas.experiments.decoding import PADDING, Continuation, greedy, padded, teacher_force, token_nlls
 from kvatlas.experiments.prefill import Reference, load, prefill_rows, prompt_rows, stopped, uncached_tokens
@@ -67,7 +68,7 @@ def run(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> No
             with watch.part("compress"):
                 compressor(part)
                 part.stop_observing()
-                if spec["quantizer"] != UNQUANTIZED:
+                if spec["quantizer"] != NO_QUANTIZER:
                     quantize(part, make_store(spec["quantizer"]))
             with watch.part("measure"):
                 measured = Measurement(lm, batch, part, own, spec["new_tokens"])

@@ -18,7 +18,7 @@ import torch
 
 from kvatlas.compression.apply import Compressor
 from kvatlas.compression.budget import Budget
-from kvatlas.compression.registry import make_policy, make_store
+from kvatlas.compression.build import make_policy, make_store
 from kvatlas.experiments.cellfile import Stopwatch, write_cell
 from kvatlas.experiments.decoding import Continuation, greedy
 from kvatlas.experiments.online_lm import Stream, stream_ids

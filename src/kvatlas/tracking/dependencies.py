@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kvatlas.compression.registry import POLICIES, QUANTIZERS
 from kvatlas.errors import KvatlasError
 from kvatlas.experiments.prompts import TASKS
 from kvatlas.grid import policy_parameters
@@ -34,22 +33,17 @@ def cell_code(spec: Mapping[str, Any], *, track_versions: bool = True) -> Explan
     modules = (
         ["kvatlas.experiments.prompts", TASKS[spec["study"]]] if kind == PROMPTS else [f"kvatlas.experiments.{kind}"]
     )
-    notes = {}
     named = (
-        ("policy", POLICIES, spec.get("policy", {}).get("name", policy_parameters.FULL)),
-        ("quantizer", QUANTIZERS, spec.get("quantizer", policy_parameters.NO_QUANTIZER)),
+        policy_parameters.module_of("policy", spec.get("policy", {}).get("name", policy_parameters.FULL)),
+        policy_parameters.module_of("quantizer", spec.get("quantizer", policy_parameters.NO_QUANTIZER)),
     )
-    for label, table, name in named:
-        module = policy_parameters.module_of(table, name)
-        if module is not None:
-            modules.append(module)
-            notes[f"{label} {name}"] = table[name]
+    modules += [module for module in named if module is not None]
     extra: tuple[str, ...] = ()
     if kind == EMBED:
         # It lists the cells that it reads.
         modules.append("kvatlas.grid.studies")
         extra = ("sentence-transformers",)
-    return explain(modules, packages=(*MODEL_PACKAGES, *extra) if track_versions else (), notes=notes)
+    return explain(modules, packages=(*MODEL_PACKAGES, *extra) if track_versions else ())
 
 
 def fetch_code(kind: str, entry: Mapping[str, Any]) -> Explanation:

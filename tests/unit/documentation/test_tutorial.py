@@ -15,7 +15,7 @@ import torch
 from kvatlas.compression import registry
 from kvatlas.compression.apply import Compressor
 from kvatlas.compression.budget import Budget
-from kvatlas.compression.registry import make_policy
+from kvatlas.compression.build import make_policy
 from kvatlas.lm.loading import LanguageModel
 from tests.support.places import ROOT
 from tests.support.tiny_models import tiny_model

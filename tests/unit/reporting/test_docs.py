@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kvatlas.compression.registry import POLICIES, QUANTIZERS
+from kvatlas.compression.build import POLICIES, QUANTIZERS
 from kvatlas.errors import KvatlasError
 from kvatlas.grid import studies
 from kvatlas.reporting.docs import configuration_page
