@@ -18,13 +18,13 @@ from tqdm import tqdm
 
 from kvatlas.compression.affine import affine_decode, affine_encode
 from kvatlas.compression.build import make_store
+from kvatlas.compression.methods import quantizers
 from kvatlas.experiments.cellfile import Stopwatch, write_cell
 from kvatlas.experiments.online_lm import stream_ids
 from kvatlas.lm.cache import KVStore
 from kvatlas.lm.loading import LanguageModel
 
 TOKEN, CHANNEL, MIXED = "token", "channel", "keys per channel, values per token"
-INTEGER_BITS = {"int8": 8, "int4": 4, "int2": 2}
 CHANNEL_GROUP = 32
 SUMS = ("error_l1", "signal_l1", "error_sq", "signal_sq")
 _PLACE = ("study", "model", "quantizer", "context")
@@ -58,7 +58,8 @@ def measure(quantizer: str, keys: Tensor, values: Tensor) -> dict[str, dict[str,
     store = make_store(quantizer)()
     store.append(keys, values)
     n_coded = keys.shape[2] - store.unselectable_recent()
-    own = MIXED if quantizer.startswith("kivi") else TOKEN
+    registered = quantizers().get(quantizer)
+    own = MIXED if registered and registered.granularity == "keys per channel" else TOKEN
     read_keys, read_values = store.read()
     shape = {"head_dim": keys.shape[3], "saturated": store.saturated}
     found = {
@@ -66,8 +67,8 @@ def measure(quantizer: str, keys: Tensor, values: Tensor) -> dict[str, dict[str,
         | shape
         | {"bits_per_value": _bits(store, keys, n_coded)}
     }
-    bits = INTEGER_BITS.get(quantizer)
-    if bits is not None:
+    if registered and registered.granularity == "keys per token":
+        bits = registered.bits
         n_grouped = keys.shape[2] // CHANNEL_GROUP * CHANNEL_GROUP
         by_channel = (_per_channel(tensor[:, :, :n_grouped], bits) for tensor in (keys, values))
         read_keys, read_values = by_channel

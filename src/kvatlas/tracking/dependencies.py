@@ -17,7 +17,8 @@ from kvatlas.errors import KvatlasError
 from kvatlas.experiments.prompts import TASKS
 from kvatlas.grid import policy_parameters
 from kvatlas.grid.cells import EMBED, PROMPTS
-from kvatlas.paths import CLAIMS_FILE, PUBLISHED_FOLDER, SOURCE_ROOT, module_file
+from kvatlas.lm.catalog import load_models
+from kvatlas.paths import CLAIMS_FILE, MODELS_FILE, PUBLISHED_FOLDER, SOURCE_ROOT, module_file
 from kvatlas.tracking.fingerprint import MODEL_PACKAGES, TABLE_PACKAGES, Explanation, explain
 
 # Keys of a catalog entry that describe a model without changing a byte of it.
@@ -69,26 +70,32 @@ def results_code() -> Explanation:
 
 def figure_code(name: str) -> Explanation:
     """Explain the code of one figure."""
-    return explain([f"kvatlas.reporting.figures.{name}"], packages=("matplotlib",))
+    return explain([f"kvatlas.reporting.figures.{name}"], packages=("matplotlib",), notes=_titles())
 
 
 def pages_code() -> Explanation:
     """Explain the code and templates of the pages; captions come from the figures' modules."""
     figures = [f"kvatlas.reporting.figures.{name}" for name in figure_names()]
-    return explain(["kvatlas.reporting.render", *figures], files_in(TEMPLATES_FOLDER, ".j2"))
+    return explain(["kvatlas.reporting.render", *figures], files_in(TEMPLATES_FOLDER, ".j2"), notes=_titles())
 
 
 def highlights_code() -> Explanation:
     """Explain the code of what a run puts into the repository's README; the titles of figures are in it."""
     figures = [f"kvatlas.reporting.figures.{name}" for name in figure_names()]
     templates = [f"{TEMPLATES_FOLDER}/{name}.md.j2" for name in ("highlights", "macros")]
-    return explain(["kvatlas.reporting.highlights", *figures], templates)
+    return explain(["kvatlas.reporting.highlights", *figures], templates, notes=_titles())
 
 
 def explorer_code() -> Explanation:
     """Explain the code of the explorer, what it is made of, and the plotting library inside it."""
     files = [path for suffix in (".j2", ".css", ".js") for path in files_in(EXPLORER_FOLDER, suffix)]
-    return explain(["kvatlas.reporting.explorer.document"], files, ("plotly",))
+    return explain(["kvatlas.reporting.explorer.document"], files, ("plotly",), notes=_titles())
+
+
+def _titles() -> dict[str, str]:
+    """What pages and figures call the models; nothing else of the catalog is on them."""
+    models = load_models() if Path(MODELS_FILE).is_file() else {}
+    return {"model titles": json.dumps({name: entry["title"] for name, entry in models.items()}, sort_keys=True)}
 
 
 def figure_title(name: str) -> tuple[str, str]:
