@@ -127,17 +127,13 @@ class EMeans(WindowVote, Policy):
         return new_keys.to(keys.dtype), new_values.to(values.dtype), new_statistics
 
 
-@PolicyRegistration(
-    "emeans_post_rope", label="Post-RoPE AW E-Means", source="published study", kind="clustering", order=5
-)
+@PolicyRegistration("emeans_post_rope", label="Post-RoPE AW E-Means", source="public study", kind="clustering", order=5)
 @dataclass(frozen=True)
 class EMeansPostRope(EMeans):
     """Cluster keys as they are stored."""
 
 
-@PolicyRegistration(
-    "emeans_pre_rope", label="Pre-RoPE AW E-Means", source="published study", kind="clustering", order=6
-)
+@PolicyRegistration("emeans_pre_rope", label="Pre-RoPE AW E-Means", source="public study", kind="clustering", order=6)
 @dataclass(frozen=True)
 class EMeansPreRope(EMeans):
     """Undo RoPE exactly, cluster, and rotate each centroid to its weighted mean position."""

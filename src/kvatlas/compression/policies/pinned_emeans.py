@@ -21,7 +21,7 @@ from kvatlas.lm.cache import POSITION, CompressedLayer
 PLAIN_RARITY = 1e-3
 
 
-@PolicyRegistration("pinned_emeans", label="Pinned AW E-Means", source="published study", kind="clustering", order=7)
+@PolicyRegistration("pinned_emeans", label="Pinned AW E-Means", source="public study", kind="clustering", order=7)
 @dataclass(frozen=True)
 class PinnedEMeans(EMeans):
     """Keep a share of `n_mid` exactly, by lexical rarity times the vote; cluster the rest.

@@ -14,7 +14,7 @@ from kvatlas.lm.cache import CompressedLayer
 
 
 @PolicyRegistration(
-    "snapkv_emeans", label="SnapKV + PreRoPE E-Means", source="published study", kind="clustering", order=8
+    "snapkv_emeans", label="SnapKV + PreRoPE E-Means", source="public study", kind="clustering", order=8
 )
 @dataclass(frozen=True)
 class SnapKVEMeans(EMeans):
