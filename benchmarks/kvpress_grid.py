@@ -20,7 +20,7 @@ from transformers import DynamicCache
 from benchmarks.common import save
 from kvatlas.compression.apply import Compressor
 from kvatlas.compression.budget import Budget
-from kvatlas.compression.registry import make_policy
+from kvatlas.compression.build import make_policy
 from kvatlas.experiments.decoding import greedy
 from kvatlas.lm.attention import ATTENTION_NAME
 from kvatlas.lm.cache import CompressedCache, Observation, PlainStore

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks.common import save
 from kvatlas.compression.apply import quantize
-from kvatlas.compression.registry import make_store
+from kvatlas.compression.build import make_store
 from kvatlas.lm.cache import CompressedCache
 from kvatlas.lm.loading import LanguageModel
 

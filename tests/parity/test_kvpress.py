@@ -8,7 +8,7 @@ from transformers import DynamicCache
 
 from kvatlas.compression.apply import Compressor
 from kvatlas.compression.budget import Budget
-from kvatlas.compression.registry import make_policy
+from kvatlas.compression.build import make_policy
 from kvatlas.lm.loading import LanguageModel
 from tests.support.tiny_models import tiny_model
 

@@ -123,8 +123,9 @@ def comment_everywhere(checkout: Checkout) -> None:
 
 
 def register_policy(checkout: Checkout) -> None:
-    new = '    "another": f"{_POLICIES}.random:Random",\n    "random":'
-    checkout.edit("src/kvatlas/compression/registry.py", '    "random":', new)
+    folder = checkout.root / POLICIES
+    text = (folder / "random.py").read_text()
+    (folder / "another.py").write_text(text.replace('Registration("random"', 'Registration("another"'))
 
 
 @dataclass(frozen=True)

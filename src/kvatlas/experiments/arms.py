@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kvatlas.compression.apply import Compressor
 from kvatlas.compression.budget import Budget
-from kvatlas.compression.registry import make_policy, make_store
+from kvatlas.compression.build import make_policy, make_store
 from kvatlas.lm.cache import CompressedCache, Observation
 from kvatlas.lm.loading import LanguageModel
 

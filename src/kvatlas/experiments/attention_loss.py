@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from kvatlas.compression.build import make_policy
 from kvatlas.compression.policies.base import EvictionPolicy, PromptContext
-from kvatlas.compression.registry import make_policy
 from kvatlas.errors import KvatlasError
 from kvatlas.experiments import measures
 from kvatlas.experiments.cell_file import Measured

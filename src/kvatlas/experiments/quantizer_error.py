@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from kvatlas.compression.quantizers.affine import affine_decode, affine_encode
-from kvatlas.compression.registry import make_store
+from kvatlas.compression.affine import affine_decode, affine_encode
+from kvatlas.compression.build import make_store
+from kvatlas.compression.methods import quantizers
 from kvatlas.experiments import measures
 from kvatlas.experiments.cell_file import Measured
 from kvatlas.experiments.streams import stream_ids
@@ -25,7 +26,6 @@ from kvatlas.lm.cache import KVStore
 from kvatlas.lm.loading import LanguageModel
 
 TOKEN, CHANNEL, MIXED = "token", "channel", "keys per channel, values per token"
-INTEGER_BITS = {"int8": 8, "int4": 4, "int2": 2}
 CHANNEL_GROUP = 32
 SUMS = ("error_l1", "signal_l1", "error_sq", "signal_sq")
 
@@ -55,17 +55,18 @@ def layer_errors(quantizer: str, keys: Tensor, values: Tensor) -> dict[str, dict
     store = make_store(quantizer)()
     store.append(keys, values)
     n_coded = keys.shape[2] - store.unselectable_recent()
-    native = MIXED if quantizer.startswith("kivi") else TOKEN
+    registered = quantizers().get(quantizer)
+    granularity = registered.granularity if registered else ""
+    native = MIXED if granularity == "keys per channel" else TOKEN
     shape = {"head_dim": keys.shape[3], "saturated": store.saturated}
     sums = _sums(keys, values, *store.read(), n_coded)
     errors = {native: sums | shape | {"bits_per_value": _bits(store, keys, n_coded)}}
-    bits = INTEGER_BITS.get(quantizer)
-    if bits is not None:
+    if registered and granularity == "keys per token":
         n_grouped = keys.shape[2] // CHANNEL_GROUP * CHANNEL_GROUP
-        read_keys, read_values = (_per_channel(tensor[:, :, :n_grouped], bits) for tensor in (keys, values))
+        read_keys, read_values = (_per_channel(tensor[:, :, :n_grouped], registered.bits) for tensor in (keys, values))
         sums = _sums(keys, values, read_keys, read_values, n_grouped)
         # A scale and a zero of 16 bits each serve the tokens of a group.
-        errors[CHANNEL] = sums | shape | {"bits_per_value": bits + 32 / CHANNEL_GROUP}
+        errors[CHANNEL] = sums | shape | {"bits_per_value": registered.bits + 32 / CHANNEL_GROUP}
     return errors
 
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from kvatlas.compression.apply import quantize
-from kvatlas.compression.registry import UNQUANTIZED, make_store
+from kvatlas.compression.build import make_store
+from kvatlas.compression.methods import NO_QUANTIZER
 from kvatlas.experiments import arms, measures, prefill_tensors, prompt_batches
 from kvatlas.experiments.cell_file import Measured
 from kvatlas.experiments.decoding import PADDING, Continuation, greedy, padded, teacher_force, token_nlls
@@ -68,7 +69,7 @@ def compress(spec: Mapping[str, Any], lm: LanguageModel, prompts: Sequence[Promp
     rarity = prompt_batches.rarity_of(lm, prompts)
     arms.new_compressor(spec, lm, prompts[0]["n_compress"], seeds, rarity)(cache)
     cache.stop_observing()
-    if spec["quantizer"] != UNQUANTIZED:
+    if spec["quantizer"] != NO_QUANTIZER:
         quantize(cache, make_store(spec["quantizer"]))
 
 

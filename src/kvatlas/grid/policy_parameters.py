@@ -10,14 +10,14 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
-from kvatlas.compression.registry import POLICIES, QUANTIZERS
+from kvatlas.compression import methods
 from kvatlas.errors import KvatlasError
 from kvatlas.paths import module_file
 
-FULL = "full"
-NO_QUANTIZER = "none"
+FULL = methods.FULL
+NO_QUANTIZER = methods.NO_QUANTIZER
 
 
 @dataclass(frozen=True)
@@ -45,33 +45,36 @@ def policy_fields(policy: str) -> dict[str, Field]:
     """Return the dataclass fields of a registered policy by name. Raises KvatlasError for an unknown policy."""
     if policy == FULL:
         return {}
-    if policy not in POLICIES:
-        raise KvatlasError(f"policy '{policy}' is unknown; use one of {', '.join(sorted(POLICIES))}")
-    module, _, name = POLICIES[policy].partition(":")
-    return dict(_class_fields(module, name))
+    registration = methods.find_policy(policy)
+    return dict(_class_fields(registration.module, registration.definition))
 
 
-def module_of(kind: str, name: str) -> str | None:
-    """Return the module that a registered policy or quantizer lives in; None for `full` and `none`."""
-    table = {"policy": POLICIES, "quantizer": QUANTIZERS}[kind]
-    return None if name in (FULL, NO_QUANTIZER) else table[name].partition(":")[0]
+def module_of(kind: Literal["policy", "quantizer"], name: str) -> str | None:
+    """Return the module that a registered policy or quantizer lives in; None for `full` and `none`.
+
+    Raises KvatlasError for an unknown name.
+    """
+    if name in (FULL, NO_QUANTIZER):
+        return None
+    find = methods.find_policy if kind == "policy" else methods.find_quantizer
+    return find(name).module
 
 
 def known_policies() -> list[str]:
     """All registered policies, by name."""
-    return sorted(POLICIES)
+    return sorted(methods.policies())
 
 
 def known_quantizers() -> list[str]:
     """All registered quantizers, by name, and `none`."""
-    return [NO_QUANTIZER, *sorted(QUANTIZERS)]
+    return [NO_QUANTIZER, *sorted(methods.quantizers())]
 
 
 @cache
 def _tree(module: str) -> ast.Module:
     path = module_file(module)
     if path is None:
-        raise KvatlasError(f"module {module} does not exist; correct the registry of kvatlas.compression")
+        raise KvatlasError(f"module {module} does not exist in this version")
     return ast.parse(path.read_text(encoding="utf-8"))
 
 

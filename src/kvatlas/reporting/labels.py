@@ -1,8 +1,8 @@
 """How names and numbers are spelled in every figure and table: one label per id, one format per kind of
 number.
 
-It must not know tables, figures or where a number came from. A missing number is shown as a dash, never
-as zero.
+Methods are spelled as their registrations say, models as their catalog does. It must not know tables, figures or where a
+number came from. A missing number is shown as a dash, never as zero.
 """
 
 from __future__ import annotations
@@ -10,39 +10,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from kvatlas.compression import methods
+from kvatlas.lm.catalog import load_models
+from kvatlas.paths import MODELS_FILE
 from kvatlas.reporting.style import base_method
 
 DASH = "–"
 MINUS = "−"
 MIB = 2**20
 MANY = 10_000  # clusters that nobody would run
-
-# The published tables' order; methods that they do not have follow in the order of this list, unknown
-# ones last.
-METHOD_LABELS: dict[str, str] = {
-    "full": "Full cache",
-    "naive_drop": "Naive Drop",
-    "streaming_llm": "StreamingLLM",
-    "h2o": "H2O",
-    "snapkv": "SnapKV",
-    "emeans_post_rope": "Post-RoPE AW E-Means",
-    "emeans_pre_rope": "Pre-RoPE AW E-Means",
-    "pinned_emeans": "Pinned AW E-Means",
-    "snapkv_emeans": "SnapKV + PreRoPE E-Means",
-    "l2norm": "L2Compress",
-    "keydiff": "KeyDiff",
-    "tova": "TOVA",
-    "heavy_hitter": "Heavy hitter",
-    "attention_sink": "Attention sink",
-    "sliding_window": "Sliding window",
-    "sink_recent": "Sink + recent",
-    "random": "Random",
-    "high_l2": "High-L2",
-}
-_VARIANTS = {"proportional": " + proportional attention", "reindexed": " (re-indexed)"}
-_ORDER = {method: place for place, method in enumerate(METHOD_LABELS)}
+FULL_LABEL = "Full cache"
 
 MODE_LABELS = {
     "aware": "question-aware",
@@ -50,47 +31,31 @@ MODE_LABELS = {
     "reuse": "reused cache",
     "no_context": "no context",
 }
-METRIC_LABELS = {
-    "recall": "recall",
-    "ref_nll": "reference NLL",
-    "ref_ppl": "reference PPL",
-    "gold_ppl": "gold PPL",
-    "self_ppl": "self PPL",
-}
-_ACRONYMS = {
-    "smollm2": "SmolLM2",
-    "qwen2.5": "Qwen2.5",
-    "instruct": "Instruct",
-    "minilm": "MiniLM",
-    "llama": "Llama",
-}
 
 
 def method_label(method: str) -> str:
-    """Spell a method id as its paper does; a variant is named after its method, an unknown id by its own
+    """Spell a method id as its registration does; a variant is named after its method, an unknown id by its own
     words.
     """
     base, variant = base_method(method)
-    label = METHOD_LABELS.get(base, base.replace("_", " "))
-    if not variant:
-        return label
-    return label + _VARIANTS.get(variant, f" ({variant.replace('_', ' ')})")
+    registered = methods.policies().get(base)
+    label = FULL_LABEL if base == methods.FULL else registered.label if registered else base.replace("_", " ")
+    return f"{label} ({variant.replace('_', ' ')})" if variant else label
 
 
 def model_label(model: str) -> str:
-    """Spell a model name of config/models.yaml: "smollm2-135m" -> "SmolLM2-135M"."""
-    parts = (_ACRONYMS.get(part) or re.sub(r"(?<=\d)[bm]$", lambda m: m[0].upper(), part) for part in model.split("-"))
-    return "-".join(parts)
+    """Spell a model by its title in config/models.yaml, or by its name where the catalog does not have it."""
+    return _titles(Path(MODELS_FILE).resolve()).get(model, model)
+
+
+@cache
+def _titles(catalog: Path) -> Mapping[str, str]:
+    return {name: entry["title"] for name, entry in load_models(catalog).items()} if catalog.is_file() else {}
 
 
 def mode_label(mode: str) -> str:
     """Spell a question mode."""
     return MODE_LABELS.get(mode, mode)
-
-
-def metric_label(metric: str) -> str:
-    """Spell a metric's id."""
-    return METRIC_LABELS.get(metric, metric.replace("_", " "))
 
 
 def budget_label(budget: str, quantizer: str = "none") -> str:
@@ -139,17 +104,29 @@ def budget_key(budget: str) -> tuple[int, float]:
 
 
 def method_key(method: str) -> tuple[int, str]:
-    """Sort key of a method id: the published order, a variant right after its method, unknown ids last by
-    name.
+    """Sort key of a method id: the full cache, then the order of the registrations, a variant right after its
+    method, unknown ids last by name.
     """
     base, _ = base_method(method)
-    return (_ORDER.get(base, len(_ORDER)), method)
+    registered = methods.policies().get(base)
+    order = -1 if base == methods.FULL else registered.order if registered else methods.UNRANKED + 1
+    return (order, method)
 
 
-def quantizer_key(quantizer: str) -> tuple[float, str]:
-    """Sort key of a quantizer: none first, then by falling number of bits."""
-    bits = re.search(r"\d+", quantizer)
-    return (-99.0, "") if quantizer == "none" else (-float(bits[0]) if bits else 0.0, quantizer)
+def quantizer_label(quantizer: str) -> str:
+    """Name a quantizer with the granularity of its keys, where it has one."""
+    if quantizer == methods.NO_QUANTIZER:
+        return "model's own"
+    registered = methods.quantizers().get(quantizer)
+    return f"{quantizer} ({registered.granularity})" if registered and registered.granularity else quantizer
+
+
+def quantizer_key(quantizer: str) -> tuple[int, str]:
+    """Sort key of a quantizer: none first, then by falling number of bits, unknown ones last."""
+    if quantizer == methods.NO_QUANTIZER:
+        return (-99, "")
+    registered = methods.quantizers().get(quantizer)
+    return (-registered.bits if registered else 0, quantizer)
 
 
 def arm_key(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -23,13 +23,6 @@ PROTOCOLS = {
     "prefill_then_score": "prefill, then score",
     "online": "online",
 }
-KEYS = {
-    "int8": "keys per token",
-    "int4": "keys per token",
-    "int2": "keys per token",
-    "kivi4": "keys per channel",
-    "kivi2": "keys per channel",
-}
 
 
 def context(results: Record, timings: Record, resolved: Record) -> dict[str, Any] | None:
@@ -84,13 +77,6 @@ def _grid(results: Record) -> dict[str, Record]:
     return {row["model"]: row for row in (study.get("grid") or {}).get("rows") or []}
 
 
-def quantizer_label(quantizer: str) -> str:
-    """Name a quantizer with the granularity of its keys, where it has one."""
-    if quantizer == "none":
-        return "model's own"
-    return f"{quantizer} ({KEYS[quantizer]})" if quantizer in KEYS else quantizer
-
-
 def _arms(results: Record, model: str) -> list[Record]:
     return sorted(_section(results, "task_suite", "rows", model), key=labels.arm_key)
 
@@ -102,7 +88,7 @@ def _contrasts(results: Record, model: str, metric: str, versus: str) -> dict[st
 
 def _names(row: Record) -> tuple[str, str, str]:
     method = labels.method_label(str(row["method"]))
-    return method, labels.budget_label(str(row["budget"])), quantizer_label(str(row["quantizer"]))
+    return method, labels.budget_label(str(row["budget"])), labels.quantizer_label(str(row["quantizer"]))
 
 
 def _line(cells: tuple[str, ...], row: Record) -> Row:

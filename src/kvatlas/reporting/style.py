@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 import matplotlib
 from matplotlib.figure import Figure
 
+from kvatlas.compression import methods
 from kvatlas.files import atomic_path
 
 PAGE_WIDTH = 7.4  # inches: a page column at 300 dpi, with text of 7 to 8 points readable when shown at column width
@@ -98,33 +99,40 @@ _SPARE_MARKERS = ("o", "s", "^", "v", "<", ">", "p", "h", "d", "P")
 
 
 def base_method(method: str) -> tuple[str, str]:
-    """Split a method id into a known method and the variant's suffix: "h2o_raw" -> ("h2o", "raw"); unknown
+    """Split a method id into a registered method and the variant's suffix: "h2o_raw" -> ("h2o", "raw"); unknown
     -> (id, "").
     """
-    if method in _STYLES:
+    known = {methods.FULL, *methods.policies()}
+    if method in known:
         return method, ""
-    for known in sorted(_STYLES, key=len, reverse=True):
-        if method.startswith(known + "_"):
-            return known, method[len(known) + 1 :]
+    for base in sorted(known, key=len, reverse=True):
+        if method.startswith(base + "_"):
+            return base, method[len(base) + 1 :]
     return method, ""
 
 
 def method_style(method: str) -> MethodStyle:
-    """Look up the style of a method id; an unknown id gets the same spare style in every run and figure."""
+    """Look up the style of a method id; a method without one gets the same spare style in every run and figure."""
     base, variant = base_method(method)
-    number = int.from_bytes(hashlib.sha256(method.encode()).digest()[:4], "big")
-    if base not in _STYLES:
-        marker = _SPARE_MARKERS[number // len(_SPARE_COLORS) % len(_SPARE_MARKERS)]
-        return MethodStyle(_SPARE_COLORS[number % len(_SPARE_COLORS)], marker)
-    style = _STYLES[base]
+    style = _STYLES.get(base) or _spare_style(base)
     if variant == "proportional":
         return replace(style, filled=False, linestyle="--")
     if variant == "reindexed":
         return replace(style, filled=False, linestyle=":")
     if variant:
-        marker = _SPARE_MARKERS[number % len(_SPARE_MARKERS)]
+        marker = _SPARE_MARKERS[_number(method) % len(_SPARE_MARKERS)]
         return replace(style, marker=marker, filled=False, linestyle="-.")
     return style
+
+
+def _spare_style(method: str) -> MethodStyle:
+    number = _number(method)
+    marker = _SPARE_MARKERS[number // len(_SPARE_COLORS) % len(_SPARE_MARKERS)]
+    return MethodStyle(_SPARE_COLORS[number % len(_SPARE_COLORS)], marker)
+
+
+def _number(method: str) -> int:
+    return int.from_bytes(hashlib.sha256(method.encode()).digest()[:4], "big")
 
 
 P = ParamSpec("P")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvatlas.compression import methods
 from kvatlas.grid import policy_parameters
 from kvatlas.grid.cells import EMBED, PROMPTS
 from kvatlas.grid.studies import all_studies
@@ -94,7 +95,8 @@ def shown_names(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the labels of a run's policies and the titles of its models, which pages and figures show."""
     registered, catalog = methods.policies(), load_titles()
     policies = {policy_parameters.policy_of(config, method)["name"] for method in _methods(config.get("studies", {}))}
-    labels = {f"label {name}": registered[name].label for name in sorted(policies & set(registered))}
+    shown = sorted(policies & set(registered))
+    labels = {f"label {name}": f"{registered[name].label} ({registered[name].order})" for name in shown}
     return labels | {f"title {name}": catalog.get(name, name) for name in config.get("models", ())}
 
 

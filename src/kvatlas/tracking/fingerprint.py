@@ -19,9 +19,9 @@ from kvatlas.errors import KvatlasError
 from kvatlas.paths import SOURCE_ROOT, module_file
 
 PACKAGE = "kvatlas"
-# A new policy is one line in a table; that line must not change the code of every other arm.
-REGISTRY_TABLES = frozenset({"POLICIES", "QUANTIZERS"})
 IGNORED_NAMES = frozenset({"__version__"})
+# What a method's registration says of it on pages; `shown_names` in `dependencies` follows it there.
+REGISTRATION, DESCRIPTIVE_WORDS = "Registration", frozenset({"label", "source", "kind", "order"})
 # Packages whose version can change a number of a cell, a table or a picture.
 MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 TABLE_PACKAGES = ("numpy", "scipy")
@@ -136,11 +136,10 @@ def _tree(path: Path) -> ast.Module:
 
 @cache
 def _code_hash(path: Path) -> str:
-    is_registry = path.name == "registry.py"
-    return _digest(_canonical(_tree(path), is_registry).encode())
+    return _digest(_canonical(_tree(path)).encode())
 
 
-def _canonical(node: object, is_registry: bool = False) -> str:
+def _canonical(node: object) -> str:
     """Spell a syntax tree: no positions, no docstrings, no empty fields, so that it is equal across Python versions."""
     if isinstance(node, list):
         return f"[{','.join(_canonical(item) for item in node)}]"
@@ -151,8 +150,10 @@ def _canonical(node: object, is_registry: bool = False) -> str:
         value: Any = getattr(node, name, None)
         if name == "body" and isinstance(node, _DOCUMENTED):
             value = _without_docstring(value)
+        if name == "keywords" and _is_registration(node):
+            value = [word for word in value if word.arg not in DESCRIPTIVE_WORDS]
         if isinstance(node, ast.Module) and name == "body":
-            value = [item for item in value if not _is_ignored(item, is_registry)]
+            value = [item for item in value if not _is_ignored(item)]
         if value is not None and value != []:
             fields.append(f"{name}={_canonical(value)}")
     return f"{type(node).__name__}({','.join(fields)})"
@@ -166,11 +167,14 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
     return body[1:] if is_text else body
 
 
-def _is_ignored(item: ast.stmt, is_registry: bool) -> bool:
+def _is_registration(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.endswith(REGISTRATION)
+
+
+def _is_ignored(item: ast.stmt) -> bool:
     targets = item.targets if isinstance(item, ast.Assign) else [item.target] if isinstance(item, ast.AnnAssign) else []
     names = {target.id for target in targets if isinstance(target, ast.Name)}
-    ignored = IGNORED_NAMES | REGISTRY_TABLES if is_registry else IGNORED_NAMES
-    return bool(names) and names <= ignored
+    return bool(names) and names <= IGNORED_NAMES
 
 
 def _digest(data: bytes) -> str:

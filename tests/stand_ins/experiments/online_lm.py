@@ -6,7 +6,7 @@ from kvatlas.experiments.cell_file import Measured
 
 if TYPE_CHECKING:
     import kvatlas.compression.apply
-    import kvatlas.compression.registry
+    import kvatlas.compression.build
     import kvatlas.lm.cache  # noqa: F401
 
 

@@ -10,7 +10,7 @@ from kvatlas.files import read_jsonl
 
 if TYPE_CHECKING:
     import kvatlas.compression.apply
-    import kvatlas.compression.registry
+    import kvatlas.compression.build
     import kvatlas.lm.cache  # noqa: F401
 
 

@@ -11,14 +11,16 @@ import torch
 
 from kvatlas.compression.apply import Compressor
 from kvatlas.compression.budget import Budget
+from kvatlas.compression.build import make_policy
 from kvatlas.compression.clustering import assign, weighted_means
-from kvatlas.compression.registry import make_policy
+from kvatlas.compression.methods import policies
+from kvatlas.compression.policies.base import Policy
 from kvatlas.compression.selection import top_slots
 from kvatlas.errors import KvatlasError
 from kvatlas.lm.attention import attend
 from kvatlas.lm.cache import CLUSTER_SIZE, CompressedCache, vote_name
 from kvatlas.lm.loading import LanguageModel
-from tests.support.policies import CLUSTERING_SPECS, EVICTION_SPECS, SPECS, label, untested
+from tests.support.policies import CLUSTERING_SPECS, EVICTION_SPECS, SPECS, label
 from tests.support.tiny_models import tiny_model
 
 T = 60
@@ -49,8 +51,13 @@ def lm() -> LanguageModel:
     return LanguageModel.wrap(tiny_model("qwen2", layers=3, heads=6, kv_heads=2))
 
 
+def splits_evenly(spec: dict[str, Any]) -> bool:
+    """Whether all layers keep equally many slots."""
+    return type(make_policy(spec)).layer_budgets is Policy.layer_budgets
+
+
 def test_every_registered_policy_is_tested():
-    assert not untested()
+    assert {spec["name"] for spec in SPECS} == set(policies())
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=label)
@@ -62,7 +69,7 @@ def test_the_budget_is_met_exactly_and_protected_slots_stay(spec, lm):
     for layer in cache.layers:
         positions = layer.positions()
         assert positions.shape[2] == layer.n_slots
-        assert layer.n_slots == KEPT or spec["name"] == "heavy_hitter_layers"
+        assert layer.n_slots == KEPT or not splits_evenly(spec)
         assert (positions.diff(dim=2) >= 0).all()
         assert (positions[..., :2] == torch.arange(2)).all() or not policy.protects_sinks
         assert (positions[..., -8:] == torch.arange(T - 8, T)).all() or not policy.protects_recent
@@ -73,9 +80,9 @@ def test_streaming_in_blocks_stays_within_budget_plus_one_block(spec, lm):
     cache = compressed(spec, lm, Budget("24", n_sinks=2, n_recent=8), block=8)
     slot = 2 * 2 * 16 * 4 * 3 * 2  # keys and values, heads, width, bytes, layers, prompts
     assert sum(layer.n_slots for layer in cache.layers) <= 3 * 24
-    assert cache.layers[0].n_slots == 24 or spec["name"] == "heavy_hitter_layers"
-    columns = len(cache.layers[0].columns)
-    assert cache.peak_nbytes <= (24 + 8) * (slot + columns * 2 * 4 * 3 * 2)
+    assert cache.layers[0].n_slots == 24 or not splits_evenly(spec)
+    n_statistics = len(cache.layers[0].slot_statistics)
+    assert cache.peak_nbytes <= (24 + 8) * (slot + n_statistics * 2 * 4 * 3 * 2)
     assert cache.tokens_written == T
 
 
@@ -274,9 +281,9 @@ def test_votes_fade_when_fewer_queries_than_the_window_come_at_once(lm):
     cache = lm.new_cache(policy.observation())
     with torch.inference_mode():
         lm.prefill(prompt_ids(), cache)
-        before = cache.layers[0].columns[vote_name(4)].clone()
+        before = cache.layers[0].slot_statistics[vote_name(4)].clone()
         lm.forward(prompt_ids(1), cache)
-    after = cache.layers[0].columns[vote_name(4)]
+    after = cache.layers[0].slot_statistics[vote_name(4)]
     # Four queries spend 4 in all per head; after one more, three quarters of that and 1 of its own.
     torch.testing.assert_close(before.sum(2), torch.full((2, 2), 4.0))
     torch.testing.assert_close(after.sum(2), torch.full((2, 2), 4.0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import re
 import sys
@@ -12,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvatlas.compression import registry
+from kvatlas.compression import policies
 from kvatlas.compression.apply import Compressor
 from kvatlas.compression.budget import Budget
-from kvatlas.compression.registry import make_policy
+from kvatlas.compression.build import make_policy
 from kvatlas.lm.loading import LanguageModel
 from tests.support.places import ROOT
 from tests.support.tiny_models import tiny_model
@@ -40,15 +39,8 @@ def test_the_tutorial_runs_from_top_to_bottom_and_prints_what_it_says(monkeypatc
 def test_the_policy_of_the_readme_is_complete_and_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code, _ = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))[0]
     assert len(code.splitlines()) <= 30
-    file = tmp_path / "value_norm.py"
-    file.write_text(code)
-    spec = importlib.util.spec_from_file_location("value_norm", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "value_norm", module)
-    spec.loader.exec_module(module)
-    monkeypatch.setitem(registry.POLICIES, "value_norm", "value_norm:ValueNorm")
+    (tmp_path / "value_norm.py").write_text(code)
+    monkeypatch.setattr(policies, "__path__", [*policies.__path__, str(tmp_path)])
     lm = LanguageModel.wrap(tiny_model())
     cache = lm.new_cache()
     with torch.inference_mode():

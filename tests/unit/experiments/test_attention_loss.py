@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from kvatlas.compression.registry import make_policy
+from kvatlas.compression.build import make_policy
 from kvatlas.errors import KvatlasError
 from kvatlas.experiments import attention_loss
 from kvatlas.lm.loading import LanguageModel

@@ -10,7 +10,7 @@ import torch
 
 from kvatlas.compression.apply import Compressor
 from kvatlas.compression.budget import Budget
-from kvatlas.compression.registry import make_policy
+from kvatlas.compression.build import make_policy
 from kvatlas.errors import KvatlasError
 from kvatlas.experiments import prefill, prefill_tensors, prompt_batches, recall, run_cell
 from kvatlas.experiments.decoding import PADDING, greedy, padded, teacher_force, token_nlls

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from kvatlas.compression.registry import make_store
+from kvatlas.compression.build import make_store
 from kvatlas.experiments import quantizer_error, task_suite
 from kvatlas.experiments.decoding import greedy
 from kvatlas.experiments.streams import stream_ids

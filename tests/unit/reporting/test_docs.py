@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from kvatlas.compression.registry import POLICIES, QUANTIZERS
+from kvatlas.compression.methods import policies, quantizers
 from kvatlas.errors import KvatlasError
 from kvatlas.grid import studies
 from kvatlas.reporting.docs import configuration_page
+from kvatlas.reporting.methods_page import methods_page, write_methods
 from tests.support.places import ROOT
 
 SCHEMA: dict[str, Any] = json.loads((ROOT / "src/kvatlas/schemas/config.schema.json").read_text())
@@ -59,13 +61,31 @@ def test_the_defaults_that_the_schema_tells_are_those_of_the_code() -> None:
     assert described["task_suite"]["properties"]["schedule"]["default"] == studies.DEFAULT_SCHEDULE
 
 
-@pytest.mark.parametrize(("heading", "table"), [("policy", POLICIES), ("quantizer", QUANTIZERS)])
-def test_the_page_on_methods_describes_every_registered_name_and_no_other(heading: str, table: dict[str, str]) -> None:
+def test_the_page_on_methods_is_what_the_registrations_say_now() -> None:
+    assert page("docs/methods.md") == methods_page(page("docs/methods.md")), "run `kvatlas docs`"
+
+
+@pytest.mark.parametrize(("heading", "registered"), [("policy", policies()), ("quantizer", quantizers())])
+def test_the_page_on_methods_describes_every_registered_name_and_no_other(
+    heading: str, registered: dict[str, Any]
+) -> None:
     blocks = re.findall(rf"^\| {heading} \|.*\n\|[ |:-]+\n((?:\|.*\n)+)", page("docs/methods.md"), flags=re.M)
     described = [
         name for block in blocks for row in block.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])
     ]
-    assert sorted(described) == sorted(table)
+    assert sorted(described) == sorted(registered)
+
+
+def test_a_table_without_its_marks_is_an_error_that_names_it(tmp_path: Path) -> None:
+    text = page("docs/methods.md")
+    with pytest.raises(KvatlasError, match="table 'clustering' is not between its marks"):
+        methods_page(text.replace("<!-- end clustering -->", ""))
+    with pytest.raises(KvatlasError, match="no such file"):
+        write_methods(tmp_path / "absent.md")
+    copy = tmp_path / "methods.md"
+    copy.write_text(text.replace("| `snapkv` | SnapKV |", "| `snapkv` | outdated |"))
+    write_methods(copy)
+    assert copy.read_text() == text
 
 
 @pytest.mark.parametrize("name", PAGES)

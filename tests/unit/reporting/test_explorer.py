@@ -13,6 +13,7 @@ import pytest
 
 from kvatlas.analysis.studies import online_lm, task_suite
 from kvatlas.analysis.trials import write_parquet
+from kvatlas.compression import methods
 from kvatlas.errors import KvatlasError
 from kvatlas.reporting import labels, style
 from kvatlas.reporting.explorer import document
@@ -173,7 +174,7 @@ def test_models_keep_the_order_of_the_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [*labels.METHOD_LABELS, "emeans_pre_rope_proportional", "streaming_llm_reindexed", "new_one"]
+    "method", ["full", *methods.policies(), "emeans_pre_rope_proportional", "streaming_llm_reindexed", "new_one"]
 )
 def test_every_method_has_its_figure_s_colour_and_a_marker_and_can_be_seen_on_dark(method: str) -> None:
     shown = look(method)

@@ -16,8 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from kvatlas.analysis.studies import needle
+from kvatlas.compression import methods
 from kvatlas.errors import KvatlasError
-from kvatlas.reporting import figures, labels, style
+from kvatlas.reporting import figures, style
 from kvatlas.reporting.figures import f3_forest, panels
 from tests.support import synthetic
 
@@ -27,7 +28,7 @@ MANY = tuple(
     synthetic.Arm(method, budget, strength, 0.2)
     for budget in ("4x", "8x")
     for strength, method in enumerate(
-        [*(m for m in labels.METHOD_LABELS if m != "full"), "emeans_pre_rope_proportional", "h2o_raw", "brand_new"],
+        [*methods.policies(), "emeans_pre_rope_proportional", "h2o_raw", "brand_new"],
         start=-10,
     )
 )
@@ -160,8 +161,9 @@ def test_a_log_axis_has_few_but_at_least_two_ticks(low: float, high: float) -> N
 
 
 def test_known_methods_look_different_and_unknown_ones_look_the_same_every_time() -> None:
-    looks = [style.method_style(method) for method in labels.METHOD_LABELS]
+    looks = [style.method_style(method) for method in style._STYLES]
     assert len({(look.color, look.marker) for look in looks}) == len(looks)
+    assert set(style._STYLES) <= {"full", *methods.policies()}
     assert style.method_style("brand_new") == style.method_style("brand_new")
     assert style.method_style("snapkv_emeans_proportional").color == style.method_style("snapkv_emeans").color
     assert not style.method_style("snapkv_emeans_proportional").filled

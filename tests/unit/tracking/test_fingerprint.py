@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kvatlas.compression import policies
 from kvatlas.errors import KvatlasError
+from kvatlas.grid import policy_parameters
 from kvatlas.grid.studies import all_studies
 from kvatlas.paths import PACKAGE_FOLDER, module_file
 from kvatlas.tracking import dependencies, fingerprint
@@ -24,7 +26,6 @@ FILES = {
     "kvatlas/lib/__init__.py": "",
     "kvatlas/lib/tool.py": "import json\nfrom ..relative import other\n\n\ndef f(x):\n    return other(x)\n",
     "kvatlas/relative.py": "def other(x):\n    return x + 1\n",
-    "kvatlas/registry.py": 'POLICIES = {"a": "kvatlas.late:thing"}\n\n\ndef find(n):\n    return POLICIES[n]\n',
 }
 
 
@@ -101,14 +102,6 @@ def test_code_counts_and_the_changed_file_is_named(tree: Path, name: str, old: s
     assert differences(before, after) == [f"src/{name} changed"]
 
 
-def test_a_line_more_in_the_registry_does_not_count_but_its_code_does(tree: Path) -> None:
-    before = combine(parts(tree, "kvatlas.registry"))
-    edit(tree, "kvatlas/registry.py", '{"a"', '{"b": "kvatlas.plain:VALUE", "a"')
-    assert combine(parts(tree, "kvatlas.registry")) == before
-    edit(tree, "kvatlas/registry.py", "POLICIES[n]", "POLICIES.get(n)")
-    assert combine(parts(tree, "kvatlas.registry")) != before
-
-
 def test_a_module_that_does_not_exist_is_named(tree: Path) -> None:
     with pytest.raises(KvatlasError, match=r"module kvatlas\.nothing does not exist"):
         parts(tree, "kvatlas.nothing")
@@ -141,8 +134,48 @@ def test_an_arm_depends_on_its_own_policy_and_on_no_other() -> None:
     assert f"{folder}/snapkv.py" not in random
     assert f"{folder}/snapkv.py" in snapkv
     assert f"{folder}/random.py" not in snapkv
+    clustering = dependencies.cell_code(spec("snapkv_emeans"))
+    assert f"{folder}/snapkv.py" not in clustering
     full = dependencies.cell_code(spec("full"))
     assert {name for name in full if name.startswith(folder)} <= {f"{folder}/__init__.py", f"{folder}/base.py"}
+
+
+def test_an_arm_depends_on_how_methods_are_found_and_built_and_on_its_own_quantizer() -> None:
+    compression = "src/kvatlas/compression"
+    files = dependencies.cell_code(spec("random", "int8"))
+    assert {f"{compression}/{name}.py" for name in ("build", "methods", "quantizers/integer")} <= set(files)
+    assert f"{compression}/quantizers/cast.py" not in files
+
+
+def test_a_policy_registered_and_not_used_changes_no_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = dependencies.cell_code(spec("random", "int8"))
+    (tmp_path / "another.py").write_text(
+        '@PolicyRegistration("another", label="Another", source="control")\nclass Another:\n    pass\n'
+    )
+    monkeypatch.setattr(policies, "__path__", [*policies.__path__, str(tmp_path)])
+    assert "another" in policy_parameters.known_policies()
+    assert dependencies.cell_code(spec("random", "int8")) == before
+
+
+def test_a_label_is_no_code_of_a_cell_and_what_a_registration_decides_is(tree: Path) -> None:
+    (tree / "kvatlas/method.py").write_text(
+        '@PolicyRegistration("a", label="A", order=3, bits=4)\nclass A:\n    pass\n'
+    )
+    before = combine(parts(tree, "kvatlas.method"))
+    edit(tree, "kvatlas/method.py", 'label="A", order=3', 'label="B", order=4')
+    assert combine(parts(tree, "kvatlas.method")) == before
+    edit(tree, "kvatlas/method.py", "bits=4", "bits=8")
+    assert combine(parts(tree, "kvatlas.method")) != before
+
+
+def test_pages_and_figures_follow_the_labels_of_the_methods_that_a_run_has() -> None:
+    config = {"models": ["m"], "studies": {"needle": {"modes": {"aware": [{"methods": ["full", "snapkv"]}]}}}}
+    for step, subject in (("pages", ""), ("figure", "f1_pareto"), ("explorer", ""), ("highlights", "")):
+        names = [name for name in dependencies.step_code(step, subject, config) if name.startswith(("label", "title"))]
+        assert names == ["label snapkv", "title m"]
+    assert not [name for name in dependencies.step_code("results", config=config) if name.startswith("label")]
 
 
 ABOVE_A_CELL = ("grid", "tracking", "pipeline", "analysis", "reporting", "cli")

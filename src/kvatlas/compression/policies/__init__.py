@@ -1,1 +1,1 @@
-"""One method, one file. Nothing is imported here: the registry names each module, so that a cell loads only its own."""
+"""One method, one file, which registers it. Nothing is imported here, so that a cell loads only its own method."""

@@ -2,7 +2,8 @@
 
 A policy is a frozen dataclass: its parameters are its fields, its `repr` is its label, and it keeps nothing between
 prompts. It says which attention statistics it needs, and it either scores slots (eviction) or rewrites a layer
-(clustering). Adding a method means one file here and one line in `kvatlas.compression.registry`.
+(clustering). Adding a method means adding one file here, which registers its class
+(`kvatlas.compression.methods`).
 """
 
 from __future__ import annotations

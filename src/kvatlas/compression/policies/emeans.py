@@ -17,9 +17,10 @@ from torch import Tensor
 
 from kvatlas.compression.budget import SlotBudget
 from kvatlas.compression.clustering import assign, cluster_sums, weighted_means
+from kvatlas.compression.methods import PolicyRegistration
 from kvatlas.compression.policies.base import Policy, PromptContext
-from kvatlas.compression.policies.snapkv import WindowVote
 from kvatlas.compression.selection import top_slots
+from kvatlas.compression.window_vote import WindowVote
 from kvatlas.lm.cache import ATTENTION, CLUSTER_SIZE, N_QUERIES, POSITION, CompressedLayer, Observation, take_slots
 
 
@@ -126,14 +127,16 @@ class EMeans(WindowVote, Policy):
         return new_keys.to(keys.dtype), new_values.to(values.dtype), new_statistics
 
 
+@PolicyRegistration("emeans_post_rope", label="Post-RoPE AW E-Means", source="public study", kind="clustering", order=5)
 @dataclass(frozen=True)
 class EMeansPostRope(EMeans):
-    """Cluster the stored, rotated keys."""
+    """Cluster keys as they are stored."""
 
 
+@PolicyRegistration("emeans_pre_rope", label="Pre-RoPE AW E-Means", source="public study", kind="clustering", order=6)
 @dataclass(frozen=True)
 class EMeansPreRope(EMeans):
-    """Cluster keys with their rotation undone, and rotate each centroid to its mean position."""
+    """Undo RoPE exactly, cluster, and rotate each centroid to its weighted mean position."""
 
     pre_rope: ClassVar[bool] = True
 

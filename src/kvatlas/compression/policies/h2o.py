@@ -13,13 +13,17 @@ from typing import Literal
 
 from torch import Tensor
 
+from kvatlas.compression.methods import PolicyRegistration
 from kvatlas.compression.policies.base import EvictionPolicy, PromptContext
 from kvatlas.lm.cache import ATTENTION, N_QUERIES, CompressedLayer, Observation
 
 
+@PolicyRegistration("h2o", label="H2O", source="arXiv 2306.14048", order=3)
 @dataclass(frozen=True)
 class H2O(EvictionPolicy):
-    """The score is the accumulated attention of a slot.
+    """The score is the attention received so far, divided by the number of queries that could see the slot.
+
+    With `normalise: none` it is the paper's sum, which favours early tokens.
 
     Args:
         normalise: `queries` divides by the number of queries that could see the slot, `none` keeps the sum.

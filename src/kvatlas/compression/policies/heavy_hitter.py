@@ -11,13 +11,15 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from kvatlas.compression.methods import PolicyRegistration
 from kvatlas.compression.policies.base import EvictionPolicy, PromptContext
 from kvatlas.lm.cache import ATTENTION, CompressedLayer, Observation
 
 
+@PolicyRegistration("heavy_hitter", label="Heavy hitter", source="control", order=12)
 @dataclass(frozen=True)
 class HeavyHitter(EvictionPolicy):
-    """The score is the accumulated attention of a slot; neither sinks nor recent slots are protected."""
+    """The score is the attention received so far, as a sum; neither sinks nor recent slots are protected."""
 
     protects_sinks: ClassVar[bool] = False
     protects_recent: ClassVar[bool] = False

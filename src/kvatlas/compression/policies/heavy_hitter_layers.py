@@ -13,14 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvatlas.compression.budget import SlotBudget
+from kvatlas.compression.methods import PolicyRegistration
 from kvatlas.compression.policies.heavy_hitter import HeavyHitter
 from kvatlas.errors import KvatlasError
 from kvatlas.lm.cache import ATTENTION, CompressedLayer
 
 
+@PolicyRegistration("heavy_hitter_layers", label="Heavy hitter (layers)", source="after arXiv 2406.02069", order=13)
 @dataclass(frozen=True)
 class HeavyHitterLayers(HeavyHitter):
-    """Heavy hitters under budgets that follow each layer's spread of attention.
+    """Heavy hitters, with more slots for layers whose attention is spread wider, at equal total bytes.
 
     Args:
         min_share: share of the uniform budget that every layer keeps at least.

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from kvatlas.compression.methods import PolicyRegistration
 from kvatlas.compression.policies.base import EvictionPolicy, PromptContext
 from kvatlas.lm.cache import CompressedLayer
 
 
+@PolicyRegistration("high_l2", label="High-L2", source="ablation of l2norm", order=18)
 @dataclass(frozen=True)
 class HighL2(EvictionPolicy):
     """The score is the key's L2 norm."""

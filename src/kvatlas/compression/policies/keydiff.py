@@ -12,13 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kvatlas.compression.methods import PolicyRegistration
 from kvatlas.compression.policies.base import EvictionPolicy, PromptContext
 from kvatlas.lm.cache import CompressedLayer
 
 
+@PolicyRegistration("keydiff", label="KeyDiff", source="arXiv 2504.15364", order=10)
 @dataclass(frozen=True)
 class KeyDiff(EvictionPolicy):
-    """The score is minus the cosine of a key and the head's anchor."""
+    """The score is minus the cosine of the key and the mean of all normalised keys of its head."""
 
     def scores(self, layer: CompressedLayer, context: PromptContext) -> Tensor:
         """Return minus the cosine similarity of each key to the anchor, `[B, K, S]`."""

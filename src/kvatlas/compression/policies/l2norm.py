@@ -10,13 +10,15 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from kvatlas.compression.methods import PolicyRegistration
 from kvatlas.compression.policies.base import EvictionPolicy, PromptContext
 from kvatlas.lm.cache import CompressedLayer
 
 
+@PolicyRegistration("l2norm", label="L2Compress", source="arXiv 2406.11430", order=9)
 @dataclass(frozen=True)
 class L2Norm(EvictionPolicy):
-    """The score is minus the key's L2 norm."""
+    """The score is minus the key's L2 norm, which RoPE leaves as it is; uncompressed layers are `skip_layers`."""
 
     def scores(self, layer: CompressedLayer, context: PromptContext) -> Tensor:
         """Return minus the norm of each key `[B, K, S]`, in fp32: in bf16 hundreds of norms are equal."""

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from kvatlas.compression.budget import SlotBudget
+from kvatlas.compression.methods import PolicyRegistration
 from kvatlas.compression.policies.base import Policy, PromptContext
 from kvatlas.lm.cache import CompressedLayer
 
 
+@PolicyRegistration("naive_drop", label="Naive Drop", source="control", order=1)
 @dataclass(frozen=True)
 class NaiveDrop(Policy):
-    """Keep the middle slots floor((i + 0.5) M / n_mid), i = 0 ... n_mid - 1, of M; the same in every head."""
+    """Keep evenly spaced middle slots: index `floor((i + 0.5) M / n_mid)` of `M`, the same in every head."""
 
     def compress(self, layer: CompressedLayer, budget: SlotBudget, context: PromptContext) -> None:
         """Keep sinks, evenly spaced middle slots and recent slots."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kvatlas.compression.methods import PolicyRegistration
 from kvatlas.compression.policies.base import PromptContext
 from kvatlas.compression.policies.emeans import EMeans
 from kvatlas.errors import KvatlasError
@@ -20,9 +21,12 @@ from kvatlas.lm.cache import POSITION, CompressedLayer
 PLAIN_RARITY = 1e-3
 
 
+@PolicyRegistration("pinned_emeans", label="Pinned AW E-Means", source="public study", kind="clustering", order=7)
 @dataclass(frozen=True)
 class PinnedEMeans(EMeans):
-    """Keep a share of the middle by rarity x vote, and cluster the rest.
+    """Keep a share of `n_mid` exactly, by lexical rarity times the vote; cluster the rest.
+
+    Rarity counts the digits and upper-case letters of the token.
 
     Args:
         exact_share: share of the middle's budget that is exact.

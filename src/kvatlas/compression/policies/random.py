@@ -8,13 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kvatlas.compression.methods import PolicyRegistration
 from kvatlas.compression.policies.base import EvictionPolicy, PromptContext
 from kvatlas.lm.cache import CompressedLayer
 
 
+@PolicyRegistration("random", label="Random", source="control", order=17)
 @dataclass(frozen=True)
 class Random(EvictionPolicy):
-    """Scores are uniform draws, independent over prompts, layers, heads and steps, equal on every device."""
+    """The score is a uniform draw per (seed, prompt, layer, head, step), equal on every device."""
 
     seed: int = 0
 

@@ -7,14 +7,18 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from kvatlas.compression.methods import PolicyRegistration
 from kvatlas.compression.policies.base import PromptContext
 from kvatlas.compression.policies.emeans import EMeans
 from kvatlas.lm.cache import CompressedLayer
 
 
+@PolicyRegistration(
+    "snapkv_emeans", label="SnapKV + PreRoPE E-Means", source="public study", kind="clustering", order=8
+)
 @dataclass(frozen=True)
 class SnapKVEMeans(EMeans):
-    """Keep a share of the middle by the pooled vote of the observation window, and cluster the rest before RoPE.
+    """Keep a share of `n_mid` exactly, by SnapKV's vote; cluster the rest before RoPE.
 
     Args:
         exact_share: share of the middle's budget that is exact.

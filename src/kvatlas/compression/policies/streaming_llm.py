@@ -13,14 +13,16 @@ import torch
 from torch import Tensor
 
 from kvatlas.compression.budget import SlotBudget
+from kvatlas.compression.methods import PolicyRegistration
 from kvatlas.compression.policies.base import EvictionPolicy, PromptContext
 from kvatlas.compression.selection import kept_slots
 from kvatlas.lm.cache import CompressedLayer
 
 
+@PolicyRegistration("streaming_llm", label="StreamingLLM", source="arXiv 2309.17453", order=2)
 @dataclass(frozen=True)
 class StreamingLLM(EvictionPolicy):
-    """The score is the position: the contiguous tail of the middle stays.
+    """The score is the position. With `reindex`, kept keys are rotated to their slot numbers, as published.
 
     Args:
         reindex: rotate the kept keys to their slot numbers, and count on from there.

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kvatlas.compression.methods import PolicyRegistration
 from kvatlas.compression.policies.base import EvictionPolicy, PromptContext
 from kvatlas.errors import KvatlasError
 from kvatlas.lm.cache import CompressedLayer, Observation, vote_name
 
 
+@PolicyRegistration("tova", label="TOVA", source="arXiv 2401.06104", order=11)
 @dataclass(frozen=True)
 class TOVA(EvictionPolicy):
-    """The score is the attention of the last query.
+    """The score is the attention of the last query, mean over all heads, so that a layer keeps one set of tokens.
 
     Args:
         window: queries that vote; 1 in the paper.

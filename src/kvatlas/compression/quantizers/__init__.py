@@ -1,1 +1,1 @@
-"""One storage format, one file. Nothing is imported here: the registry names each module."""
+"""One storage format, one file, which registers it. Nothing is imported here, so that a cell loads only its own."""

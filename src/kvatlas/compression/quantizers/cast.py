@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvatlas.compression.quantizers.slotwise import Parts, SlotStore, Storage
+from kvatlas.compression.methods import QuantizerRegistration
+from kvatlas.compression.quantizers.base import Parts, SlotStore, Storage
 
 
 @dataclass(frozen=True)
@@ -46,21 +47,25 @@ class Cast:
         return int((values.abs() > self.limit).sum())
 
 
+@QuantizerRegistration("fp32", bits=32)
 def fp32(storage: Storage = "packed") -> SlotStore:
-    """Store fp32: the control where the model runs in a wider or equal format."""
+    """Store fp32: 32 bits per value, the control."""
     return SlotStore(Cast(torch.float32), storage)
 
 
+@QuantizerRegistration("fp16", bits=16)
 def fp16(storage: Storage = "packed") -> SlotStore:
-    """Store fp16."""
+    """Store fp16: 16 bits per value."""
     return SlotStore(Cast(torch.float16), storage)
 
 
+@QuantizerRegistration("bf16", bits=16)
 def bf16(storage: Storage = "packed") -> SlotStore:
-    """Store bf16: the deployed cache."""
+    """Store bf16: 16 bits per value, as in the deployed cache."""
     return SlotStore(Cast(torch.bfloat16), storage)
 
 
+@QuantizerRegistration("fp8", bits=8, source="arXiv 2209.05433")
 def fp8(storage: Storage = "packed") -> SlotStore:
-    """Store FP8 E4M3 (arXiv 2209.05433) without a scale: 8 bits per value."""
+    """Store FP8 E4M3 without a scale: 8 bits per value, saturating at 448; saturations are counted."""
     return SlotStore(Cast(torch.float8_e4m3fn), storage)

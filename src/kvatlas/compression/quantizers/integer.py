@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kvatlas.compression.quantizers.affine import HALF_LIMIT, affine_decode, affine_encode, pack, unpack
-from kvatlas.compression.quantizers.slotwise import Parts, SlotStore, Storage
+from kvatlas.compression.affine import HALF_LIMIT, affine_decode, affine_encode, pack, unpack
+from kvatlas.compression.methods import QuantizerRegistration
+from kvatlas.compression.quantizers.base import Parts, SlotStore, Storage
 from kvatlas.errors import KvatlasError
 
 
@@ -58,16 +59,19 @@ class Integer:
         return group
 
 
+@QuantizerRegistration("int8", bits=8, granularity="keys per token")
 def int8(storage: Storage = "packed") -> SlotStore:
-    """Store 8-bit integers, scaled per token: 8.5 bits per value at d = 64."""
+    """Store 8-bit integers, scaled per token and head: 8.5 bits per value at d = 64, 8.25 at 128."""
     return SlotStore(Integer(8), storage)
 
 
+@QuantizerRegistration("int4", bits=4, granularity="keys per token")
 def int4(storage: Storage = "packed") -> SlotStore:
-    """Store 4-bit integers, scaled per token: 4.5 bits per value at d = 64."""
+    """Store 4-bit integers, scaled per token and head: 4.5 bits per value at d = 64, 4.25 at 128."""
     return SlotStore(Integer(4), storage)
 
 
+@QuantizerRegistration("int2", bits=2, granularity="keys per token")
 def int2(storage: Storage = "packed") -> SlotStore:
-    """Store 2-bit integers, scaled per token: 2.5 bits per value at d = 64."""
+    """Store 2-bit integers, scaled per token and head: 2.5 bits per value at d = 64, 2.25 at 128."""
     return SlotStore(Integer(2), storage)

@@ -17,9 +17,10 @@ from copy import copy
 import torch
 from torch import Tensor
 
-from kvatlas.compression.quantizers.affine import affine_decode, affine_encode, pack, unpack
+from kvatlas.compression.affine import affine_decode, affine_encode, pack, unpack
+from kvatlas.compression.methods import QuantizerRegistration
+from kvatlas.compression.quantizers.base import CodedSlots, Storage
 from kvatlas.compression.quantizers.integer import Integer
-from kvatlas.compression.quantizers.slotwise import CodedSlots, Storage
 from kvatlas.errors import KvatlasError
 from kvatlas.lm.cache import take_slots
 
@@ -195,11 +196,19 @@ def _joined(old: Tensor | None, new: Tensor) -> Tensor:
     return new if old is None else torch.cat([old, new], dim=2)
 
 
+@QuantizerRegistration("kivi4", bits=4, granularity="keys per channel", source="arXiv 2402.02750")
 def kivi4(storage: Storage = "packed") -> KiviStore:
-    """Store 4-bit codes, keys per channel: 5 bits per value, and the residual."""
+    """Store 4-bit codes of keys per channel over 32 tokens, and of values per token over 32 channels.
+
+    5 bits per value, and the newest 32 to 63 tokens in fp16.
+    """
     return KiviStore(4, storage)
 
 
+@QuantizerRegistration("kivi2", bits=2, granularity="keys per channel", source="arXiv 2402.02750")
 def kivi2(storage: Storage = "packed") -> KiviStore:
-    """Store 2-bit codes, keys per channel: 3 bits per value, and the residual."""
+    """Store 2-bit codes of keys per channel over 32 tokens, and of values per token over 32 channels.
+
+    3 bits per value, and the newest 32 to 63 tokens in fp16.
+    """
     return KiviStore(2, storage)
