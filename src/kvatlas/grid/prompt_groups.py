@@ -75,7 +75,8 @@ def recall_keys(haystack: Mapping[str, Any]) -> dict[str, Any]:
         "noise_batch": {
             "type": "integer",
             "minimum": 1,
-            "description": "repeat the full cache on one mode and the first context with so many prompts in a batch, to measure the noise floor",
+            "description": "repeat the full cache on one mode and the first context with so many prompts in a batch, "
+            "to measure the noise floor",
         },
         "protections": {"$ref": "#/$defs/protections"},
         "modes": {"$ref": "#/$defs/modes"},

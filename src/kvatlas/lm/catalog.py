@@ -6,6 +6,7 @@ Knows nothing of torch, transformers or the network, so that names are checked b
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ Entry = Mapping[str, Any]
 def load_models(path: Path | str = MODELS_FILE) -> dict[str, dict[str, Any]]:
     """Read the models catalog, name -> entry. Raises KvatlasError that names the file and the key."""
     return _load(Path(path), "models")
+
+
+@cache
+def model_titles(path: Path) -> Mapping[str, str]:
+    """Return how pages call the models of a catalog, name -> title; none where there is no such file."""
+    return {name: entry["title"] for name, entry in load_models(path).items()} if path.is_file() else {}
 
 
 def load_texts(path: Path | str = TEXTS_FILE) -> dict[str, dict[str, Any]]:

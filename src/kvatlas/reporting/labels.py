@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from kvatlas.compression import methods
-from kvatlas.lm.catalog import load_models
+from kvatlas.lm.catalog import model_titles
 from kvatlas.paths import MODELS_FILE
 from kvatlas.reporting.style import base_method
 
@@ -45,12 +44,7 @@ def method_label(method: str) -> str:
 
 def model_label(model: str) -> str:
     """Spell a model by its title in config/models.yaml, or by its name where the catalog does not have it."""
-    return _titles(Path(MODELS_FILE).resolve()).get(model, model)
-
-
-@cache
-def _titles(catalog: Path) -> Mapping[str, str]:
-    return {name: entry["title"] for name, entry in load_models(catalog).items()} if catalog.is_file() else {}
+    return model_titles(Path(MODELS_FILE).resolve()).get(model, model)
 
 
 def mode_label(mode: str) -> str:

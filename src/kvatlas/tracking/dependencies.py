@@ -17,7 +17,8 @@ from kvatlas.compression import methods
 from kvatlas.grid import policy_parameters
 from kvatlas.grid.cells import EMBED, PROMPTS
 from kvatlas.grid.studies import all_studies
-from kvatlas.paths import CLAIMS_FILE, PACKAGE_FOLDER, PUBLISHED_FOLDER, SOURCE_ROOT, module_file
+from kvatlas.lm.catalog import model_titles
+from kvatlas.paths import CLAIMS_FILE, MODELS_FILE, PACKAGE_FOLDER, PUBLISHED_FOLDER, SOURCE_ROOT, module_file
 from kvatlas.tracking.fingerprint import MODEL_PACKAGES, TABLE_PACKAGES, Explanation, explain
 
 # Keys of a catalog entry that describe a model without changing a byte of it.
@@ -93,7 +94,7 @@ def step_code(step: str, subject: str = "", config: Mapping[str, Any] | None = N
 
 def shown_names(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the labels of a run's policies and the titles of its models, which pages and figures show."""
-    registered, catalog = methods.policies(), load_titles()
+    registered, catalog = methods.policies(), model_titles(Path(MODELS_FILE).resolve())
     policies = {policy_parameters.policy_of(config, method)["name"] for method in _methods(config.get("studies", {}))}
     shown = sorted(policies & set(registered))
     labels = {f"label {name}": f"{registered[name].label} ({registered[name].order})" for name in shown}
