@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from kvatlas.reporting import labels, tables
-from kvatlas.reporting.tables import Record, Row, build
+from kvatlas.reporting.study_rows import Record
+from kvatlas.reporting.tables import Row, build
 
 
 def arms(results: Record) -> list[dict[str, Any]]:

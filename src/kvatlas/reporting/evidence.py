@@ -10,7 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from kvatlas.reporting import labels, tables
-from kvatlas.reporting.tables import Record, Row, Table, build
+from kvatlas.reporting.study_rows import Record
+from kvatlas.reporting.tables import Row, Table, build
 
 VERDICTS = ("supported", "contradicted", "not resolved", "not run")
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.tables import Record, Row, Table, build
+from kvatlas.reporting.study_rows import Record
+from kvatlas.reporting.tables import Row, Table, build
 
 
 def pairs(config: Record) -> list[Table]:

@@ -9,7 +9,8 @@ from collections import Counter
 
 from kvatlas.reporting import labels
 from kvatlas.reporting.evidence import VERDICTS, effect_text, judged
-from kvatlas.reporting.tables import Record, Row, Table, build
+from kvatlas.reporting.study_rows import Record
+from kvatlas.reporting.tables import Row, Table, build
 
 
 def published(results: Record) -> Table:
