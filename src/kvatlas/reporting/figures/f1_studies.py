@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,9 +11,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.figures.panels import frontier, legend_below, method_handle, note_above
-from kvatlas.reporting.figures.stream_panels import Row, section
-from kvatlas.reporting.style import FAINT, PAGE_WIDTH, SOFT, method_style, styled
+from kvatlas.reporting.figures.layout import axes_grid, legend_below, method_handle, note_above
+from kvatlas.reporting.figures.panels import frontier
+from kvatlas.reporting.study_rows import Record, is_repeat, rows_of
+from kvatlas.reporting.style import FAINT, SOFT, method_style, styled
 
 TITLE = "All studies: quality kept against bytes of the bf16 cache"
 CAPTION = (
@@ -31,23 +32,22 @@ class Point(NamedTuple):
     """One arm of one study."""
 
     study: str
-    row: Row
+    row: Record
     share: float
     kept: float
 
 
-def points(results: Mapping[str, Any], model: str) -> list[Point]:
+def points(results: Record, model: str) -> list[Point]:
     """Return every arm of a model with its bytes over the bf16 cache's and its hits over the full cache's."""
-    found = []
+    collected = []
     for study, metric in _STUDIES.items():
-        rows = [r for r in section(results, study, "rows") if r["model"] == model and r.get("mode") != "no_context"]
+        rows = [row for row in rows_of(results, study, model=model) if row.get("mode") != "no_context"]
         full = {row["mode"]: row[metric] for row in rows if row["arm"] == "full"}
         for row in rows:
-            whole, held = row.get("full_bf16_mib"), row.get("resident_bf16_mib")
-            repeat = row["method"] == "full" and row["quantizer"] == "none" and row["arm"] != "full"
-            if whole and held and row["mode"] in full and not repeat:
-                found.append(Point(study, row, held / whole, row[metric] - full[row["mode"]]))
-    return found
+            bf16, resident = row.get("full_bf16_mib"), row.get("resident_bf16_mib")
+            if bf16 and resident and row["mode"] in full and not is_repeat(row):
+                collected.append(Point(study, row, resident / bf16, row[metric] - full[row["mode"]]))
+    return collected
 
 
 def neighbours(found: Sequence[Point]) -> list[list[Point]]:
@@ -68,18 +68,18 @@ def _short_name(point: Point) -> str:
     return quantizer if quantizer != "none" else "full" if budget == "none" else budget
 
 
-def _models(results: Mapping[str, Any]) -> list[str]:
+def _models(results: Record) -> list[str]:
     """Models with two studies or more: with one, this is the study's own figure."""
-    models = {str(row["model"]) for study in _STUDIES for row in section(results, study, "rows")}
+    models = {str(row["model"]) for study in _STUDIES for row in rows_of(results, study)}
     return sorted(model for model in models if len({point.study for point in points(results, model)}) > 1)
 
 
-def available(results: Mapping[str, Any]) -> bool:
-    """Say whether any model answered the prompts of two studies."""
+def available(results: Record) -> bool:
+    """Return whether any model answered the prompts of two studies."""
     return bool(_models(results))
 
 
-def alt(results: Mapping[str, Any]) -> str:
+def alt(results: Record) -> str:
     """Describe the figure and its axes."""
     count = sum(len(points(results, model)) for model in _models(results))
     return (
@@ -89,15 +89,14 @@ def alt(results: Mapping[str, Any]) -> str:
 
 
 @styled
-def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     """Draw one chart per model."""
     models = _models(results)
     if not models:
         return None
     shown = {model: points(results, model) for model in models}
     methods = sorted({str(p.row["method"]) for found in shown.values() for p in found}, key=labels.method_key)
-    figure = Figure(figsize=(PAGE_WIDTH, 4.0 * len(models) + 0.06 * len(methods) + 0.5), layout="constrained")
-    grid = figure.subplots(len(models), 1, squeeze=False)
+    figure, grid = axes_grid(len(models), 1, 4.0 * len(models) + 0.06 * len(methods) + 0.5)
     for line, model in enumerate(models):
         _draw_chart(grid[line][0], shown[model])
         grid[line][0].set_title(labels.model_label(model), pad=13)
