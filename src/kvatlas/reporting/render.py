@@ -8,12 +8,11 @@ folder. Every value that a template prints is escaped for Markdown unless it is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from jinja2.runtime import Undefined
+from jinja2 import Environment
 from markupsafe import Markup
 from pyarrow import parquet
 
@@ -22,47 +21,20 @@ from kvatlas.analysis.trials import read_parquet
 from kvatlas.files import read_json, write_text
 from kvatlas.reporting import (
     cells,
-    escape,
+    environment,
     evidence,
     figures,
     labels,
     provenance,
     reproduction,
+    samples,
     sections,
-    tables,
+    validity,
 )
 from kvatlas.reporting.hub import cards
 from kvatlas.reporting.study_rows import Record
 
-SAMPLE_LIMIT = 200  # characters of an output in the side-by-side table
 PAGES = ("README.md", "samples.md", "cells.md", "model-card.md")
-
-
-def environment() -> Environment:
-    """Make the template environment: undefined names are errors, and what is not Markup is escaped for
-    Markdown.
-    """
-    templates = Environment(
-        loader=PackageLoader("kvatlas.reporting", "templates"),
-        undefined=StrictUndefined,
-        autoescape=True,
-        finalize=_markdown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    templates.filters["md"] = Markup
-    templates.filters["short"] = lambda text: Markup(escape.cell(str(text), SAMPLE_LIMIT))
-    templates.filters["fence"] = lambda text: Markup(escape.fence(str(text)))
-    templates.filters["html"] = lambda text: Markup(escape.html(str(text), None))
-    return templates
-
-
-def _markdown(value: Any) -> Any:
-    """Escape what a template prints; an undefined name passes through so that it raises where it is used."""
-    if isinstance(value, Markup | Undefined):
-        return value
-    return Markup(escape.cell(str(value), None))
 
 
 def write_pages(report_dir: Path | str) -> list[Path]:
@@ -75,12 +47,12 @@ def write_pages(report_dir: Path | str) -> list[Path]:
     results, timings, config = (read_json(folder / f"{name}.json") for name in ("results", "timings", "config"))
     trials = read_parquet(folder / "trials.parquet")
     counts = {path.name: parquet.read_metadata(path).num_rows for path in sorted(folder.glob("*.parquet"))}
-    templates = environment()
+    templates = environment.markdown()
     context = report_context(results, timings, config, counts)
     shown = sections.contexts(results, timings, config.get("config") or {})
     contexts: dict[str, Record] = {
         "README.md": context | {"sections": [render_section(templates, name, shown[name]) for name in shown]},
-        "samples.md": {"title": context["title"], "samples": samples(results, trials)},
+        "samples.md": {"title": context["title"], "samples": samples.chosen(trials)},
         "cells.md": {"title": context["title"], "arms": cells.arms(results)},
         "model-card.md": {"title": context["title"], "blocks": _blocks(results)},
     }
@@ -107,8 +79,8 @@ def report_context(results: Record, timings: Record, config: Record, counts: Map
         "run": str(results["run"]),
         "counts": counts,
         "figures": _figures(results),
-        "gates": evidence.gates(results),
-        "noise": evidence.noise_floor(results),
+        "gates": validity.gates(results),
+        "noise": validity.noise_floor(results),
         "claims": evidence.claims(results),
         "verdicts": evidence.verdict_counts(results),
         "untested": evidence.untested(results),
@@ -146,51 +118,6 @@ def _limits(results: Record) -> dict[str, Any]:
     lines = [(model, mode, labels.spread(counts)) for (model, mode), counts in sorted(counts_of.items())]
     small = any(min(counts) < DESCRIPTIVE_BELOW for counts in counts_of.values())
     return {"lines": lines, "descriptive": small, "below": DESCRIPTIVE_BELOW}
-
-
-def samples(results: Record, trials: Sequence[Record]) -> list[dict[str, Any]]:
-    """Choose prompts to show side by side: per model, mode and context the first seed, at a middle and at
-    the first depth.
-    """
-    groups: dict[tuple[Any, ...], list[Record]] = {}
-    for trial in trials:
-        if trial.get("mode") != "no_context" and trial.get("output") is not None and trial.get("depth") is not None:
-            key = (trial["study"], trial["model"], trial["mode"], trial["context"])
-            groups.setdefault(key, []).append(trial)
-    chosen = []
-    first = {key[:3]: min(k[3] for k in groups if k[:3] == key[:3]) for key in groups}
-    for key in sorted(groups):
-        seed = min(trial["seed"] for trial in groups[key])
-        depths = sorted({trial["depth"] for trial in groups[key] if trial["seed"] == seed})
-        wanted = [depths[len(depths) // 2], *([depths[0]] if key[3] == first[key[:3]] else [])]
-        for depth in dict.fromkeys(wanted):
-            same = [t for t in groups[key] if t["seed"] == seed and t["depth"] == depth]
-            chosen.append(_sample(key, seed, depth, same))
-    return chosen
-
-
-def _sample(key: tuple[Any, ...], seed: int, depth: float, trials: Sequence[Record]) -> dict[str, Any]:
-    study, model, mode, context = key
-    full = next((trial for trial in trials if trial["arm"] == "full"), None)
-    arms = [
-        {
-            "method": tables.named(trial)[0],
-            "ratio": tables.named(trial)[1],
-            "hit": "yes" if trial["hit"] else "no",
-            "kept": labels.percent(trial.get("needle_retained")),
-            "output": str(trial["output"]),
-        }
-        for trial in sorted(trials, key=labels.arm_key)
-    ]
-    return {
-        "name": f"{labels.model_label(model)}, {study}, {labels.mode_label(mode)}, {context} tokens",
-        "id": str(trials[0].get("id") or ""),
-        "seed": seed,
-        "depth": f"{depth:g}%",
-        "answer": str(trials[0].get("answer") or labels.DASH),
-        "full": None if full is None else str(full["output"]),
-        "arms": arms,
-    }
 
 
 def _blocks(results: Record) -> list[dict[str, str]]:
