@@ -50,10 +50,10 @@ def points(results: Record, model: str) -> list[Point]:
     return collected
 
 
-def neighbours(found: Sequence[Point]) -> list[list[Point]]:
+def neighbours(arms: Sequence[Point]) -> list[list[Point]]:
     """Group points of one method that lie so close together that their names would run into each other."""
     groups: list[list[Point]] = []
-    for point in sorted(found, key=lambda p: (labels.method_key(str(p.row["method"])), p.share, -p.kept)):
+    for point in sorted(arms, key=lambda p: (labels.method_key(str(p.row["method"])), p.share, -p.kept)):
         last = groups[-1][-1] if groups else None
         near = last is not None and point.share < 1.1 * last.share and abs(point.kept - last.kept) < 0.05
         if near and last is not None and last.row["method"] == point.row["method"]:
@@ -95,7 +95,7 @@ def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     if not models:
         return None
     shown = {model: points(results, model) for model in models}
-    methods = sorted({str(p.row["method"]) for found in shown.values() for p in found}, key=labels.method_key)
+    methods = sorted({str(p.row["method"]) for arms in shown.values() for p in arms}, key=labels.method_key)
     figure, grid = axes_grid(len(models), 1, 4.0 * len(models) + 0.06 * len(methods) + 0.5)
     for line, model in enumerate(models):
         _draw_chart(grid[line][0], shown[model])
@@ -103,7 +103,7 @@ def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     marks = [
         Line2D([], [], color=SOFT, marker="o", linestyle="none", markersize=_SIZES[study], label=name)
         for study, name in _NAMES.items()
-        if any(p.study == study for found in shown.values() for p in found)
+        if any(p.study == study for arms in shown.values() for p in arms)
     ]
     for mark in marks:
         mark.set_markerfacecolor("white" if mark.get_label() == "Task suite" else SOFT)
@@ -111,15 +111,15 @@ def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     return figure
 
 
-def _draw_chart(axes: Axes, found: Sequence[Point]) -> None:
-    staircase = frontier([(point.share, point.kept) for point in found], larger_is_better=True)
+def _draw_chart(axes: Axes, arms: Sequence[Point]) -> None:
+    staircase = frontier([(point.share, point.kept) for point in arms], larger_is_better=True)
     axes.axhline(0, color=SOFT, linewidth=0.8)
     axes.axvline(1, color=SOFT, linewidth=0.8)
     steps = [share for share, _ in staircase]
     values = [kept for _, kept in staircase]
     axes.step([*steps, 1.4], [*values, values[-1]], where="post", color=SOFT, linewidth=2.5, alpha=0.45, zorder=1)
     edge = set(staircase)
-    for point in found:
+    for point in arms:
         look = method_style(str(point.row["method"]))
         axes.plot(
             [point.share],
@@ -131,7 +131,7 @@ def _draw_chart(axes: Axes, found: Sequence[Point]) -> None:
             linestyle="none",
             zorder=3,
         )
-    named = [p for p in found if (p.share, p.kept) in edge or p.row["quantizer"] != "none"]
+    named = [p for p in arms if (p.share, p.kept) in edge or p.row["quantizer"] != "none"]
     for group in neighbours(named):
         first = group[0]
         axes.annotate(
@@ -143,7 +143,7 @@ def _draw_chart(axes: Axes, found: Sequence[Point]) -> None:
             color=method_style(str(first.row["method"])).color,
         )
     axes.set_xscale("log", base=2)
-    low, high = min(point.share for point in found), max(point.share for point in found)
+    low, high = min(point.share for point in arms), max(point.share for point in arms)
     axes.set_xlim(low * 0.85, high * 1.25)
     axes.xaxis.set_major_locator(LogLocator(base=2))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -152,5 +152,5 @@ def _draw_chart(axes: Axes, found: Sequence[Point]) -> None:
     axes.set_ylabel("Hits minus the full cache's (points)")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:+.0f}"))
     axes.grid(axis="y", color=FAINT, linewidth=0.5)
-    counts = labels.spread(sorted({int(point.row["n"]) for point in found}))
-    note_above(axes, f"{len(found)} arms; n = {counts} trials per arm")
+    counts = labels.spread(sorted({int(point.row["n"]) for point in arms}))
+    note_above(axes, f"{len(arms)} arms; n = {counts} trials per arm")

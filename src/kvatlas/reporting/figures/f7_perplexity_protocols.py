@@ -51,7 +51,9 @@ def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     rows = _shown(results)
     models = models_of(rows)
     points = {model: _points(results, [row for row in rows if row["model"] == model]) for model in models}
-    protocols = [p for p in _PROTOCOLS if any(p in found for arms in points.values() for found in arms.values())]
+    protocols = [
+        p for p in _PROTOCOLS if any(p in by_protocol for arms in points.values() for by_protocol in arms.values())
+    ]
     height = sum(1.3 + 0.24 * len(points[model]) for model in models)
     ratios = [len(points[model]) + 3 for model in models]
     figure, grid = axes_grid(len(models), len(protocols), height, sharex=True, height_ratios=ratios)
@@ -60,7 +62,9 @@ def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     for line, model in enumerate(models):
         for column, protocol in enumerate(protocols):
             axes = grid[line][column]
-            _draw_chart(axes, [(arms[arm], found.get(protocol)) for arm, found in points[model].items()], bounds)
+            _draw_chart(
+                axes, [(arms[arm], by_protocol.get(protocol)) for arm, by_protocol in points[model].items()], bounds
+            )
             axes.set_title(_PROTOCOLS[protocol], fontweight="normal", pad=13)
             axes.set_xlabel("PPL over full cache")
             if column:
@@ -79,15 +83,15 @@ def _shown(results: Record) -> list[Record]:
 
 def _points(results: Record, rows: Sequence[Record]) -> dict[str, dict[str, Point]]:
     """Arm -> protocol -> (ratio, interval, predictions)."""
-    found: dict[str, dict[str, Point]] = {str(row["arm"]): {} for row in rows}
+    points: dict[str, dict[str, Point]] = {str(row["arm"]): {} for row in rows}
     for row in rows_of(results, "online_lm", "protocols"):
-        if row["model"] == rows[0]["model"] and row["arm"] in found:
-            found[str(row["arm"])][str(row["protocol"])] = (row["ratio"], row["ratio_ci"], row["n"])
+        if row["model"] == rows[0]["model"] and row["arm"] in points:
+            points[str(row["arm"])][str(row["protocol"])] = (row["ratio"], row["ratio_ci"], row["n"])
     reference = _reference(results, str(rows[0]["model"]))
     for row in rows:
         if row["method"] in reference:
-            found[str(row["arm"])]["reference"] = reference[str(row["method"])]
-    return found
+            points[str(row["arm"])]["reference"] = reference[str(row["method"])]
+    return points
 
 
 def _reference(results: Record, model: str) -> dict[str, Point]:
@@ -97,19 +101,19 @@ def _reference(results: Record, model: str) -> dict[str, Point]:
         for row in rows_of(results, "needle")
         if row["model"] == model and row["mode"] == "aware" and row["quantizer"] == "none" and row["method"] != "full"
     }
-    found: dict[str, Point] = {}
+    points: dict[str, Point] = {}
     for row in sorted(
         (c for c in rows_of(results, "needle", "contrasts") if c["arm"] in table),
         key=lambda c: labels.budget_key(str(table[c["arm"]]["budget"])),
     ):
         if (row["model"], row["mode"], row["versus"], row["metric"]) == (model, "aware", "full", "ref_nll"):
             bounds = None if row["ci"] is None else [math.exp(bound) for bound in row["ci"]]
-            found[str(table[row["arm"]]["method"])] = (math.exp(row["diff"]), bounds, int(table[row["arm"]]["n"]))
-    return found
+            points[str(table[row["arm"]]["method"])] = (math.exp(row["diff"]), bounds, int(table[row["arm"]]["n"]))
+    return points
 
 
 def _bounds(points: Mapping[str, Mapping[str, Mapping[str, Point]]]) -> tuple[float, float]:
-    every = [point for arms in points.values() for found in arms.values() for point in found.values()]
+    every = [point for arms in points.values() for by_protocol in arms.values() for point in by_protocol.values()]
     values = [1.0, *(p[0] for p in every), *(bound for p in every for bound in p[1] or ())]
     return min(values) / 1.05, max(values) * 1.08
 
