@@ -239,16 +239,10 @@ def _aggregate(grid: Grid, study: str) -> dict[str, Any]:
 
 def _table(study: str, section: Mapping[str, Any], configured: Mapping[str, Any]) -> str:
     """The main table of a study as aligned text."""
-    from kvatlas.reporting import fixed_budget
+    from kvatlas.reporting import sections
 
     results = {"studies": {study: section}}
-    found = fixed_budget.context(results, {}, {"studies": configured["studies"]}) or {}
-    if study == "online_lm":
-        tables = [group["main"] for group in found["online"]["groups"]]
-    elif study == "passkey":
-        tables = [group["haystacks"] for group in found["passkey"]["groups"]]
-    else:
-        tables = [found["loss"]["table"]]
+    tables = sections.load(study).main_tables(results, configured["studies"][study])
     return "\n\n".join(_aligned(table) for table in tables)
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 from kvatlas.reporting import labels, tables
-from kvatlas.reporting.tables import Record, Row, build
+from kvatlas.reporting.study_rows import Record
+from kvatlas.reporting.tables import Row, build
 
 
 def arms(results: Record) -> list[dict[str, Any]]:
-    """List the arms of a run, each with its `source` (the place that tables point to), name, and table of files."""
-    found: dict[str, list[Record]] = {}
+    """List the arms of a run, each with its `source` (the anchor that tables point to), name, and table of files."""
+    cells_of: dict[str, list[Record]] = {}
     for cell in results.get("cells") or []:
-        found.setdefault(tables.source(cell["study"], cell), []).append(cell)
+        cells_of.setdefault(tables.source(cell["study"], cell), []).append(cell)
     columns = ("Cell", "Trials", "Checksum of its trials (XXH3, 128 bits)")
     return [
         {
@@ -27,5 +28,5 @@ def arms(results: Record) -> list[dict[str, Any]]:
                 words=(0, 2),
             ),
         }
-        for source, cells in sorted(found.items())
+        for source, cells in sorted(cells_of.items())
     ]

@@ -21,9 +21,9 @@ _HEAD = """# Configuration
 <!-- Made from src/kvatlas/schemas/config.schema.json by `kvatlas docs`. Edit the schema, not this page. -->
 
 A configuration is one YAML file, complete in itself: `snakemake --configfile FILE` replaces `config/config.yaml` and is
-not merged into it. Everything is checked before any job starts; a mistake is told in one line that names the key, what
+not merged into it. Everything is checked before any job starts; a mistake is reported in one line that names the key, what
 is allowed and the closest match. `kvatlas validate --configfile FILE` does the same alone, and
-`kvatlas plan --configfile FILE` tells how much work it is.
+`kvatlas plan --configfile FILE` reports how much work it is.
 
 Keys in **bold** are required. The full cache is an arm of every study without being listed, and prompt tasks always
 have a mode `no_context` (the question without its context). A budget is a quoted text: `"4x"` divides what is neither

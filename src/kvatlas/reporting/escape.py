@@ -77,13 +77,13 @@ def _references(line: str) -> str:
     if line[:1] in _AT_START:
         special.add(0)
     out: list[str] = []
-    for place, character in enumerate(line):
-        before, after = line[place - 1 : place], line[place + 1 : place + 2]
+    for index, character in enumerate(line):
+        before, after = line[index - 1 : index], line[index + 1 : index + 2]
         inside_word = before.isalnum() and after.isalnum()
         linking = (character in "@:" and after not in ("", " ")) or (
-            character in "wW" and after == "." and line[max(0, place - 2) : place + 1].lower() == "www"
+            character in "wW" and after == "." and line[max(0, index - 2) : index + 1].lower() == "www"
         )
-        markup = character in _MARKUP or place in special or (character == "_" and not inside_word)
+        markup = character in _MARKUP or index in special or (character == "_" and not inside_word)
         out.append(f"&#{ord(character)};" if markup or (linking and character == ":") else character)
         if linking:
             out.append(JOINER)

@@ -1,4 +1,4 @@
-"""Tables of what a run may say and rests on: gates, noise floor, claims, published numbers, provenance.
+"""What a run says about the claims: the verdict table, and statements grouped by topic.
 
 Like `tables`, it knows no Markdown; claims arrive with their verdicts and are never judged here.
 """
@@ -9,8 +9,9 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from kvatlas.reporting import labels, tables
-from kvatlas.reporting.tables import Record, Row, Table, build
+from kvatlas.reporting import labels
+from kvatlas.reporting.study_rows import Record
+from kvatlas.reporting.tables import Row, Table, build
 
 VERDICTS = ("supported", "contradicted", "not resolved", "not run")
 _OTHER_TOPIC = "Further claims"
@@ -25,56 +26,6 @@ class Statement:
     evidence: str
     source: str
     model: str
-
-
-def gates(results: Record) -> Table:
-    """Build the task-validity table: full cache and no context per model, study, mode and context."""
-    rows = []
-    for study in (results.get("studies") or {}).values():
-        for gate in (study or {}).get("gates") or []:
-            passed = bool(gate.get("passed"))
-            cells = (
-                labels.model_label(str(gate["model"])),
-                str(gate.get("study") or labels.DASH),
-                labels.mode_label(str(gate["mode"])),
-                str(gate["context"]),
-                labels.percent(gate.get("full_recall")),
-                labels.percent(gate.get("no_context_recall")),
-                "compared" if passed else "shown, not compared",
-                str(gate.get("reason") or labels.DASH),
-            )
-            rows.append(Row(cells, not passed))
-    columns = ("Model", "Study", "Mode", "Context", "Full cache", "Without context", "Arms are", "Reason")
-    return build(columns, rows, words=(0, 1, 2, 6, 7))
-
-
-def noise_floor(results: Record) -> Table:
-    """Build the noise floor: the full cache against a repeat of itself."""
-    rows = []
-    for name, study in (results.get("studies") or {}).items():
-        for row in ((study or {}).get("noise_floor") or {}).get("rows") or []:
-            cells = (
-                labels.model_label(str(row["model"])),
-                labels.mode_label(str(row["mode"])),
-                str(row["arm"]),
-                labels.hits(row.get("flips"), row.get("n")),
-                labels.interval(row.get("flips_ci"), scale=100, unit="%"),
-                labels.hits(row.get("outputs_changed"), row.get("n")),
-                labels.fixed(row.get("kl"), 6),
-                labels.fixed(row.get("ref_ppl_ratio"), 5),
-            )
-            rows.append(Row(cells, source=tables.source(name, row)))
-    columns = (
-        "Model",
-        "Mode",
-        "Arm",
-        "Hits flipped",
-        "95% interval",
-        "Outputs changed",
-        "KL",
-        "Ref PPL ratio",
-    )
-    return build(columns, rows, words=(0, 1, 2))
 
 
 def claims(results: Record) -> Table:

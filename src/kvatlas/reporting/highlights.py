@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kvatlas.errors import KvatlasError
 from kvatlas.files import read_json, write_text
-from kvatlas.reporting import evidence, figures, render
+from kvatlas.reporting import environment, evidence, figures
 from kvatlas.reporting.tables import Row, build
 
 BEGIN, END = "<!-- highlights: made by the pipeline -->", "<!-- end of highlights -->"
@@ -37,7 +37,7 @@ def text(report_dir: Path, link: str) -> str:
         for name in FIGURES
         if (module := figures.load(name)).available(results)
     ]
-    template = render.environment().get_template("highlights.md.j2")
+    template = environment.markdown().get_template("highlights.md.j2")
     return template.render(
         title=config["config"]["title"],
         link=link,

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.tables import Record, Row, Table, build
+from kvatlas.reporting.study_rows import Record
+from kvatlas.reporting.tables import Row, Table, build
 
 
 def pairs(config: Record) -> list[Table]:
@@ -39,8 +40,8 @@ def _flatten(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
         for key in sorted(value, key=str):
             yield from _flatten(value[key], f"{prefix}.{key}" if prefix else str(key))
     elif isinstance(value, list | tuple) and any(isinstance(item, Mapping | list) for item in value):
-        for place, item in enumerate(value):
-            yield from _flatten(item, f"{prefix}[{place}]")
+        for index, item in enumerate(value):
+            yield from _flatten(item, f"{prefix}[{index}]")
     elif isinstance(value, list | tuple):
         yield prefix, ", ".join(str(item) for item in value) or labels.DASH
     else:

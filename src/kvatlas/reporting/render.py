@@ -8,63 +8,33 @@ folder. Every value that a template prints is escaped for Markdown unless it is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from jinja2.runtime import Undefined
+from jinja2 import Environment
 from markupsafe import Markup
 from pyarrow import parquet
 
+from kvatlas.analysis.statistics.intervals import DESCRIPTIVE_BELOW
 from kvatlas.analysis.trials import read_parquet
 from kvatlas.files import read_json, write_text
 from kvatlas.reporting import (
     cells,
-    escape,
+    environment,
     evidence,
     figures,
-    fixed_budget,
     labels,
     provenance,
-    quantization,
     reproduction,
-    tables,
+    samples,
+    sections,
+    validity,
 )
 from kvatlas.reporting.hub import cards
+from kvatlas.reporting.study_rows import Record
 
-DESCRIPTIVE_BELOW = 10  # clusters; under this a run describes its sample and says so
-SAMPLE_LIMIT = 200  # characters of an output in the side-by-side table
 PAGES = ("README.md", "samples.md", "cells.md", "model-card.md")
-
-Record = Mapping[str, Any]
-
-
-def environment() -> Environment:
-    """Make the template environment: undefined names are errors, and what is not Markup is escaped for
-    Markdown.
-    """
-    made = Environment(
-        loader=PackageLoader("kvatlas.reporting", "templates"),
-        undefined=StrictUndefined,
-        autoescape=True,
-        finalize=_markdown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    made.filters["md"] = Markup
-    made.filters["short"] = lambda text: Markup(escape.cell(str(text), SAMPLE_LIMIT))
-    made.filters["fence"] = lambda text: Markup(escape.fence(str(text)))
-    made.filters["html"] = lambda text: Markup(escape.html(str(text), None))
-    return made
-
-
-def _markdown(value: Any) -> Any:
-    """Escape what a template prints; an undefined name passes through so that it raises where it is used."""
-    if isinstance(value, Markup | Undefined):
-        return value
-    return Markup(escape.cell(str(value), None))
 
 
 def write_pages(report_dir: Path | str) -> list[Path]:
@@ -77,24 +47,29 @@ def write_pages(report_dir: Path | str) -> list[Path]:
     results, timings, config = (read_json(folder / f"{name}.json") for name in ("results", "timings", "config"))
     trials = read_parquet(folder / "trials.parquet")
     counts = {path.name: parquet.read_metadata(path).num_rows for path in sorted(folder.glob("*.parquet"))}
-    made = environment()
+    templates = environment.markdown()
     context = report_context(results, timings, config, counts)
-    texts = {
-        "README.md": made.get_template("README.md.j2").render(context),
-        "samples.md": made.get_template("samples.md.j2").render(
-            title=context["title"], samples=samples(results, trials)
-        ),
-        "cells.md": made.get_template("cells.md.j2").render(title=context["title"], arms=cells.arms(results)),
-        "model-card.md": made.get_template("model-card.md.j2").render(title=context["title"], blocks=_blocks(results)),
+    shown = sections.contexts(results, timings, config.get("config") or {})
+    contexts: dict[str, Record] = {
+        "README.md": context | {"sections": [render_section(templates, name, shown[name]) for name in shown]},
+        "samples.md": {"title": context["title"], "samples": samples.chosen(trials)},
+        "cells.md": {"title": context["title"], "arms": cells.arms(results)},
+        "model-card.md": {"title": context["title"], "blocks": _blocks(results)},
     }
+    texts = {page: templates.get_template(f"{page}.j2").render(contexts[page]) for page in PAGES}
     cards.validate(texts["README.md"], folder, rows=sum(counts.values()))
     for name, text in texts.items():
         write_text(folder / name, text)
     return [folder / name for name in PAGES]
 
 
+def render_section(templates: Environment, study: str, context: Record) -> Markup:
+    """Render the section of one study from what its module collected."""
+    return Markup(templates.get_template(f"sections/{study}.md.j2").render(context))
+
+
 def report_context(results: Record, timings: Record, config: Record, counts: Mapping[str, int]) -> dict[str, Any]:
-    """Collect what README.md shows: plain values and tables, no Markdown but the front matter."""
+    """Collect what README.md shows around the sections: plain values and tables, no Markdown but the front matter."""
     resolved = config.get("config") or {}
     title = str(resolved.get("title") or results["run"])
     models = sorted(config.get("models") or {})
@@ -103,13 +78,9 @@ def report_context(results: Record, timings: Record, config: Record, counts: Map
         "title": title,
         "run": str(results["run"]),
         "counts": counts,
-        "studies": sorted(results.get("studies") or {}),
-        "needle": _needle(results, timings, resolved),
-        "fixed": fixed_budget.context(results, timings, resolved),
-        "quantization": quantization.context(results, timings, resolved),
         "figures": _figures(results),
-        "gates": evidence.gates(results),
-        "noise": evidence.noise_floor(results),
+        "gates": validity.gates(results),
+        "noise": validity.noise_floor(results),
         "claims": evidence.claims(results),
         "verdicts": evidence.verdict_counts(results),
         "untested": evidence.untested(results),
@@ -122,61 +93,6 @@ def report_context(results: Record, timings: Record, config: Record, counts: Map
     }
 
 
-def _needle(results: Record, timings: Record, resolved: Record) -> dict[str, Any] | None:
-    study = (results.get("studies") or {}).get("needle")
-    if not study:
-        return None
-    study_config = (resolved.get("studies") or {}).get("needle") or {}
-    keys = tables.groups(results, "needle")
-    groups = [
-        {
-            "name": f"{labels.model_label(model)}, {labels.mode_label(mode)}",
-            "summary": tables.summary(results, timings, "needle", model, mode),
-            "depth": tables.by_depth(results, "needle", model, mode),
-            "contrasts": tables.contrasts(results, "needle", model, mode),
-            "retention": tables.retention(results, "needle", model, mode),
-            "ranges": tables.ranges(results, "needle", model, mode),
-        }
-        for model, mode in keys
-    ]
-    sizes = {key: [int(arm["n"]) for arm in tables.arms_of(results, "needle", *key)] for key in keys}
-    return {
-        "groups": groups,
-        "grid": _grid(results, study),
-        "uneven": any(len(set(counts)) > 1 for counts in sizes.values()),
-        "settings": {key: study_config[key] for key in ("n_sinks", "n_recent", "new_tokens") if key in study_config},
-        "statements": evidence.statements(results, "needle"),
-    }
-
-
-def _grid(results: Record, study: Record) -> list[dict[str, str]]:
-    """Tell, for each model and mode, what was crossed with what and how much of it there is."""
-    modes = list(labels.MODE_LABELS)
-    rows = sorted(
-        (study.get("grid") or {}).get("rows") or [],
-        key=lambda r: (r["model"], modes.index(r["mode"]) if r["mode"] in modes else len(modes), r["mode"]),
-    )
-    arms = {key: tables.arms_of(results, "needle", *key) for key in {(row["model"], row["mode"]) for row in rows}}
-
-    def counts(row: Record, name: str) -> str:
-        return labels.spread([int(arm[name]) for arm in arms[row["model"], row["mode"]]])
-
-    return [
-        {
-            "name": f"{labels.model_label(str(row['model']))}, {labels.mode_label(str(row['mode']))}",
-            "contexts": ", ".join(str(context) for context in row["contexts"]),
-            "seeds": str(len(row["seeds"])),
-            "depths": ", ".join(f"{depth:g}%" for depth in row["depths"]),
-            "haystacks": ", ".join(row["haystacks"]),
-            "arms": str(len(row["arms"])),
-            "n": counts(row, "n"),
-            "clusters": counts(row, "n_clusters"),
-        }
-        for row in rows
-        if row["mode"] != "no_context"
-    ]
-
-
 def _figures(results: Record) -> list[dict[str, str]]:
     shown = []
     for name in figures.names():
@@ -187,66 +103,21 @@ def _figures(results: Record) -> list[dict[str, str]]:
 
 
 def _limits(results: Record) -> dict[str, Any]:
-    """Tell the number of clusters of each model and mode, and which are only described."""
-    found: dict[tuple[str, str], list[int]] = {}
+    """Report the number of clusters of each model and mode, and which are only described."""
+    counts_of: dict[tuple[str, str], list[int]] = {}
     for name, study in (results.get("studies") or {}).items():
         for row in (study or {}).get("rows") or []:
             if row.get("mode") != "no_context" and labels.known(row.get("n_clusters")):
-                # Question modes are the needle study's parts; other studies go by their own name.
+                # Question modes belong to the needle study; other studies go by their own name.
                 words = [
                     *([name.replace("_", " ")] if name != "needle" else []),
                     labels.mode_label(row.get("mode") or ""),
                 ]
                 key = (labels.model_label(str(row["model"])), ", ".join(filter(None, words)))
-                found.setdefault(key, []).append(int(row["n_clusters"]))
-    lines = [(model, mode, labels.spread(counts)) for (model, mode), counts in sorted(found.items())]
-    small = any(min(counts) < DESCRIPTIVE_BELOW for counts in found.values())
+                counts_of.setdefault(key, []).append(int(row["n_clusters"]))
+    lines = [(model, mode, labels.spread(counts)) for (model, mode), counts in sorted(counts_of.items())]
+    small = any(min(counts) < DESCRIPTIVE_BELOW for counts in counts_of.values())
     return {"lines": lines, "descriptive": small, "below": DESCRIPTIVE_BELOW}
-
-
-def samples(results: Record, trials: Sequence[Record]) -> list[dict[str, Any]]:
-    """Choose prompts to show side by side: per model, mode and context the first seed, at a middle and at
-    the first depth.
-    """
-    groups: dict[tuple[Any, ...], list[Record]] = {}
-    for trial in trials:
-        if trial.get("mode") != "no_context" and trial.get("output") is not None and trial.get("depth") is not None:
-            key = (trial["study"], trial["model"], trial["mode"], trial["context"])
-            groups.setdefault(key, []).append(trial)
-    chosen = []
-    first = {key[:3]: min(k[3] for k in groups if k[:3] == key[:3]) for key in groups}
-    for key in sorted(groups):
-        seed = min(trial["seed"] for trial in groups[key])
-        depths = sorted({trial["depth"] for trial in groups[key] if trial["seed"] == seed})
-        wanted = [depths[len(depths) // 2], *([depths[0]] if key[3] == first[key[:3]] else [])]
-        for depth in dict.fromkeys(wanted):
-            same = [t for t in groups[key] if t["seed"] == seed and t["depth"] == depth]
-            chosen.append(_sample(key, seed, depth, same))
-    return chosen
-
-
-def _sample(key: tuple[Any, ...], seed: int, depth: float, trials: Sequence[Record]) -> dict[str, Any]:
-    study, model, mode, context = key
-    full = next((trial for trial in trials if trial["arm"] == "full"), None)
-    arms = [
-        {
-            "method": tables.named(trial)[0],
-            "ratio": tables.named(trial)[1],
-            "hit": "yes" if trial["hit"] else "no",
-            "kept": labels.percent(trial.get("needle_retained")),
-            "output": str(trial["output"]),
-        }
-        for trial in sorted(trials, key=labels.arm_key)
-    ]
-    return {
-        "name": f"{labels.model_label(model)}, {study}, {labels.mode_label(mode)}, {context} tokens",
-        "id": str(trials[0].get("id") or ""),
-        "seed": seed,
-        "depth": f"{depth:g}%",
-        "answer": str(trials[0].get("answer") or labels.DASH),
-        "full": None if full is None else str(full["output"]),
-        "arms": arms,
-    }
 
 
 def _blocks(results: Record) -> list[dict[str, str]]:

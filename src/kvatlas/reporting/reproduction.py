@@ -9,7 +9,8 @@ from collections import Counter
 
 from kvatlas.reporting import labels
 from kvatlas.reporting.evidence import VERDICTS, effect_text, judged
-from kvatlas.reporting.tables import Record, Row, Table, build
+from kvatlas.reporting.study_rows import Record
+from kvatlas.reporting.tables import Row, Table, build
 
 
 def published(results: Record) -> Table:
@@ -94,7 +95,7 @@ def reanalyses(results: Record) -> Table:
 
 def read_by_means(results: Record) -> dict[str, str]:
     """Count the source studies' claims that hold when means are read as they are, and how the tests judge those."""
-    told = [claim for claim in judged(results) if claim["source"] != "own" and claim.get("by_means") is not None]
-    holding = Counter(str(claim["verdict"]) for claim in told if claim["by_means"])
+    readable = [claim for claim in judged(results) if claim["source"] != "own" and claim.get("by_means") is not None]
+    holding = Counter(str(claim["verdict"]) for claim in readable if claim["by_means"])
     counts = {verdict.replace(" ", "_"): str(holding[verdict]) for verdict in VERDICTS}
-    return {"claims": str(len(told)), "holding": str(holding.total())} | counts
+    return {"claims": str(len(readable)), "holding": str(holding.total())} | counts

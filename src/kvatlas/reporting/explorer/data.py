@@ -6,13 +6,12 @@ prompt is answered by many arms. Every study whose arms have a size or a metric 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from kvatlas.reporting import escape, labels
+from kvatlas.reporting import escape, labels, sections
+from kvatlas.reporting.study_rows import Record, is_repeat, rows_of
 from kvatlas.reporting.style import MethodStyle, method_style
-
-Record = Mapping[str, Any]
 
 DARK_PAGE = "#14181D"
 BASE = "base"
@@ -34,12 +33,6 @@ SYMBOLS = {
     "*": "star",
 }
 DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
-STUDY_LABELS = {
-    "needle": "Needle in a haystack",
-    "passkey": "Passkey",
-    "online_lm": "Online language modelling",
-    "task_suite": "Task suite",
-}
 
 
 class Metric(NamedTuple):
@@ -73,6 +66,7 @@ METRICS = (
     Metric("hidden_cosine", "Hidden-state cosine", "linear", "max"),
     Metric("needle_retained", "Needle slots kept", "share", "max"),
 )
+_METRIC_KEYS = [metric.key for metric in METRICS]
 # The deployed cache is bf16; rows without a size in bytes may know their share of the full cache's.
 SIZES = (
     ("resident_bf16_mib", "Resident KV cache per prompt (MiB, log axis)", "MiB"),
@@ -86,11 +80,12 @@ def explorer_data(results: Record, trials: Sequence[Record], models: Sequence[st
 
     `models` is their order, the one that the run is about first.
     """
-    studies = [shown for name, part in sorted((results.get("studies") or {}).items()) if (shown := study(name, part))]
+    studies = [shown for name in sections.names() if (shown := study(results, name))]
     rows = [row for shown in studies for row in shown["rows"]]
     generated = [trial for trial in trials if trial.get("output") is not None]
     return {
-        "studies": sorted(studies, key=lambda shown: (list(STUDY_LABELS).index(shown["id"]), shown["id"])),
+        # Studies of one metric stand side by side, the first metric's first.
+        "studies": sorted(studies, key=lambda shown: _METRIC_KEYS.index(shown["metrics"][0]["key"])),
         "models": _named(rows, "model", labels.model_label, models),
         "modes": _named(rows, "mode", labels.mode_label, list(labels.MODE_LABELS)),
         "methods": [look(method) for method in sorted({row["method"] for row in rows}, key=labels.method_key)],
@@ -107,32 +102,33 @@ def explorer_data(results: Record, trials: Sequence[Record], models: Sequence[st
     }
 
 
-def study(name: str, part: Record | None) -> dict[str, Any] | None:
-    """Collect one study; None when it is not one of arms with sizes and metrics.
+def study(results: Record, name: str) -> dict[str, Any] | None:
+    """Collect one study; None when it is not one of arms with metrics.
 
     Questions without their context and repeats of the full cache are no arms to compare and are left out.
     """
-    rows = [row for row in (part or {}).get("rows") or [] if "method" in row and not _left_out(row)]
+    rows = [row for row in rows_of(results, name) if "method" in row and not _left_out(row)]
     metrics = [metric for metric in METRICS if any(labels.known(row.get(metric.key)) for row in rows)]
-    if part is None or name not in STUDY_LABELS or not metrics:
+    if not metrics:
         return None
     size = next((entry for entry in SIZES if any(labels.known(row.get(entry[0])) for row in rows)), SIZES[0])
     arms = {(row.get("model"), row.get("mode"), row["arm"]) for row in rows}
-    depths = [row for row in part.get("by_depth") or [] if (row.get("model"), row.get("mode"), row["arm"]) in arms]
+    depths = [
+        row for row in rows_of(results, name, "by_depth") if (row.get("model"), row.get("mode"), row["arm"]) in arms
+    ]
     return {
         "id": name,
-        "label": STUDY_LABELS[name],
+        "label": sections.load(name).TITLE,
         "size": {"label": size[1], "unit": size[2]},
         "metrics": [metric._asdict() for metric in metrics],
         "rows": [_row(row, size[0], metrics) for row in sorted(rows, key=labels.arm_key)],
         "depths": [_depth(row) for row in depths if row.get("n")],
-        "gates": [_gate(row) for row in part.get("gates") or []],
+        "gates": [_gate(row) for row in rows_of(results, name, "gates")],
     }
 
 
 def _left_out(row: Record) -> bool:
-    repeat = row["method"] == "full" and str(row.get("quantizer") or "none") == "none" and row["arm"] != "full"
-    return row.get("mode") == "no_context" or repeat
+    return row.get("mode") == "no_context" or is_repeat(row)
 
 
 def _row(row: Record, size: str, metrics: Iterable[Metric]) -> dict[str, Any]:
@@ -156,12 +152,12 @@ def _row(row: Record, size: str, metrics: Iterable[Metric]) -> dict[str, Any]:
 
 
 def _depth(row: Record) -> dict[str, Any]:
-    """Tell one cell of the heatmap; a score between 0 and 1 stands in where answers are not right or wrong."""
+    """Return one cell of the heatmap; a score between 0 and 1 stands in where answers are not right or wrong."""
     hits, n = row.get("hits"), row["n"]
     share = hits / n if labels.known(hits) else row.get("accuracy")
-    place = {key: str(row.get(key) or "") for key in ("model", "mode", "arm")}
+    arm = {key: str(row.get(key) or "") for key in ("model", "mode", "arm")}
     context = row.get("context", "all")
-    return place | {
+    return arm | {
         "context": context,
         "depth": number(row["depth"]),
         "share": number(share),
@@ -188,7 +184,7 @@ def _named(
 
 
 def look(method: str) -> dict[str, Any]:
-    """Tell a method's label, colours on a light and a dark page, marker and dashes, as every figure draws them."""
+    """Return a method's label, colours on a light and a dark page, marker and dashes, as every figure draws them."""
     style: MethodStyle = method_style(method)
     symbol = SYMBOLS[style.marker] + ("" if style.filled else "-open")
     return {
@@ -203,11 +199,11 @@ def look(method: str) -> dict[str, Any]:
 
 def on_dark(color: str) -> str:
     """Mix a colour (#RRGGBB) with white until it stands out from the dark page; the full cache's black turns white."""
-    red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
+    red, green, blue = (int(color[start : start + 2], 16) for start in (1, 3, 5))
     if red == green == blue == 0:
         return "#FFFFFF"
     for step in range(21):
-        mixed = tuple(round(part + (255 - part) * step / 20) for part in (red, green, blue))
+        mixed = tuple(round(channel + (255 - channel) * step / 20) for channel in (red, green, blue))
         shown = "#{:02X}{:02X}{:02X}".format(*mixed)
         if contrast(shown, DARK_PAGE) >= _DARK_CONTRAST:
             return shown
@@ -221,7 +217,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def _luminance(color: str) -> float:
-    parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    parts = [int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -240,10 +236,10 @@ def texts(trials: Sequence[Record]) -> dict[str, Any]:
         key = tuple(str(trial[name]) for name in ("study", "model", "mode", "id"))
         if key not in prompts:
             prompts[key] = len(prompts)
-            place = {name: trial.get(name) for name in ("context", "depth", "seed", "haystack")}
-            named = dict(zip(("study", "model", "mode", "id"), key, strict=True))
+            position = {name: trial.get(name) for name in ("context", "depth", "seed", "haystack")}
+            ids = dict(zip(("study", "model", "mode", "id"), key, strict=True))
             listed.append(
-                named | place | {"question": index(trial.get("question")), "answer": index(trial.get("answer"))}
+                ids | position | {"question": index(trial.get("question")), "answer": index(trial.get("answer"))}
             )
         columns["prompt"].append(prompts[key])
         columns["arm"].append(str(trial["arm"]))
@@ -256,9 +252,9 @@ def texts(trials: Sequence[Record]) -> dict[str, Any]:
 
 
 def _trial_key(trial: Record) -> tuple[Any, ...]:
-    place = tuple(str(trial[key]) for key in ("study", "model", "mode"))
+    ids = tuple(str(trial[key]) for key in ("study", "model", "mode"))
     order = (trial.get("context") or 0, trial.get("seed") or 0, trial.get("depth") or 0, str(trial["id"]))
-    return (*place, *order, str(trial["arm"]))
+    return (*ids, *order, str(trial["arm"]))
 
 
 def number(value: Any) -> float | int | None:

@@ -15,13 +15,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from kvatlas.analysis.trials import read_parquet
 from kvatlas.files import read_json, write_text
-from kvatlas.reporting import escape
+from kvatlas.reporting import environment, escape
 from kvatlas.reporting.explorer.data import explorer_data
 
 PAGE = "explorer.html"
@@ -48,15 +47,8 @@ def render(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], conf
     title = escape.visible(str(resolved.get("title") or results["run"]))
     run = escape.visible(str(results["run"]))
     library, program = get_plotlyjs(), "\n".join(asset(name) for name in SCRIPTS)
-    environment = Environment(
-        loader=PackageLoader("kvatlas.reporting", "templates/explorer"),
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template("explorer.html.j2").render(
+    template = environment.html("templates/explorer").get_template("explorer.html.j2")
+    return template.render(
         title=title,
         run=run,
         policy=Markup(content_policy(library, program)),

@@ -30,7 +30,7 @@ class FigureModule(Protocol):
     CAPTION: str
 
     def available(self, results: Mapping[str, Any]) -> bool:
-        """Say whether the results hold what the figure shows."""
+        """Return whether the results hold what the figure shows."""
 
     def draw(self, results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
         """Draw the figure, or return None when there is nothing to show."""
@@ -41,8 +41,8 @@ class FigureModule(Protocol):
 
 def names() -> list[str]:
     """List the figures by their number."""
-    found = [module.name for module in pkgutil.iter_modules(__path__) if _NAME.match(module.name)]
-    return sorted(found, key=lambda name: (int(name[1:].split("_")[0]), name))
+    modules = [module.name for module in pkgutil.iter_modules(__path__) if _NAME.match(module.name)]
+    return sorted(modules, key=lambda name: (int(name[1:].split("_")[0]), name))
 
 
 def load(name: str) -> FigureModule:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.figures.panels import note_above, percent_axis
-from kvatlas.reporting.figures.stream_panels import Row, section
-from kvatlas.reporting.style import FAINT, PAGE_WIDTH, SOFT, method_style, styled
+from kvatlas.reporting.figures.layout import arm_axis, axes_grid, note_above, percent_axis
+from kvatlas.reporting.study_labels import FAMILY_LABELS
+from kvatlas.reporting.study_rows import Record, models_of, rows_of
+from kvatlas.reporting.style import FAINT, SOFT, method_style, styled
 
 TITLE = "What each arm keeps, by task family"
 CAPTION = (
@@ -19,22 +19,16 @@ CAPTION = (
     "cache. Open markers are quantized arms. A family that the full cache does not master, or that can be guessed, has its "
     "title in grey and is in no comparison."
 )
-FAMILIES = {
-    "needle": "Needle",
-    "multi_turn": "Multi-turn rule",
-    "instruction": "System instruction",
-    "summary": "Summary recall",
-}
 
 
-def available(results: Mapping[str, Any]) -> bool:
-    """Say whether the suite was run."""
-    return bool(section(results, "task_suite", "families"))
+def available(results: Record) -> bool:
+    """Return whether the suite was run."""
+    return bool(rows_of(results, "task_suite", "families"))
 
 
-def alt(results: Mapping[str, Any]) -> str:
+def alt(results: Record) -> str:
     """Describe the figure and its axes."""
-    arms = {row["arm"] for row in section(results, "task_suite", "families")}
+    arms = {row["arm"] for row in rows_of(results, "task_suite", "families")}
     return (
         f"Dot charts, one per task family: share of prompts answered by {len(arms)} arms with 95% intervals. The numbers are "
         "in the table of task families."
@@ -42,35 +36,34 @@ def alt(results: Mapping[str, Any]) -> str:
 
 
 @styled
-def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     """Draw one chart per family, one line of charts per model."""
-    rows = section(results, "task_suite", "families")
+    rows = rows_of(results, "task_suite", "families")
     if not rows:
         return None
-    models = sorted({str(row["model"]) for row in rows})
-    families = [family for family in FAMILIES if any(row["family"] == family for row in rows)]
+    models = models_of(rows)
+    families = [family for family in FAMILY_LABELS if any(row["family"] == family for row in rows)]
     orders = {model: _order([row for row in rows if row["model"] == model]) for model in models}
     height = sum(1.0 + 0.19 * len(order) for order in orders.values())
-    figure = Figure(figsize=(PAGE_WIDTH, height), layout="constrained")
     ratios = [len(orders[model]) + 3 for model in models]
-    grid = figure.subplots(len(models), len(families), squeeze=False, sharey="row", height_ratios=ratios)
+    figure, grid = axes_grid(len(models), len(families), height, sharey="row", height_ratios=ratios)
     for line, model in enumerate(models):
         for axes, family in zip(grid[line], families, strict=True):
-            mine = [row for row in rows if row["model"] == model and row["family"] == family]
-            _draw_chart(axes, mine, orders[model])
-            passed = all(row["gate_passed"] for row in mine)
-            axes.set_title(FAMILIES[family], pad=13, color="black" if passed else SOFT, fontsize=8)
-            note_above(axes, f"n = {labels.spread(sorted({row['n'] for row in mine}))}")
+            members = [row for row in rows if row["model"] == model and row["family"] == family]
+            _draw_chart(axes, members, orders[model])
+            passed = all(row["gate_passed"] for row in members)
+            axes.set_title(FAMILY_LABELS[family], pad=13, color="black" if passed else SOFT, fontsize=8)
+            note_above(axes, f"n = {labels.spread(sorted({row['n'] for row in members}))}")
         grid[line][0].set_ylabel(labels.model_label(model))
     return figure
 
 
-def _order(rows: Sequence[Row]) -> list[Row]:
+def _order(rows: Sequence[Record]) -> list[Record]:
     arms = {str(row["arm"]): row for row in rows}
     return sorted(arms.values(), key=labels.arm_key)
 
 
-def _draw_chart(axes: Axes, rows: Sequence[Row], order: Sequence[Row]) -> None:
+def _draw_chart(axes: Axes, rows: Sequence[Record], order: Sequence[Record]) -> None:
     names = [str(row["arm"]) for row in order]
     for row in rows:
         y, look = names.index(row["arm"]), method_style(str(row["method"]))
@@ -90,8 +83,7 @@ def _draw_chart(axes: Axes, rows: Sequence[Row], order: Sequence[Row]) -> None:
         )
         if row["arm"] == "full":
             axes.axvline(share, color=SOFT, linewidth=0.8, zorder=0)
-    axes.set_yticks(range(len(order)), [labels.arm_label(row) for row in order], fontsize=6.5)
-    axes.set_ylim(len(order) - 0.5, -0.5)
+    arm_axis(axes, order, fontsize=6.5)
     percent_axis(axes, "x")
     axes.set_xticks([0, 0.5, 1], labels=["0%", "50%", "100%"])
     axes.grid(axis="x", color=FAINT, linewidth=0.5)

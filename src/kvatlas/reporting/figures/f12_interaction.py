@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.figures.panels import legend_below, note_above, percent_axis
-from kvatlas.reporting.figures.stream_panels import Row, section
-from kvatlas.reporting.style import FAINT, INK, PAGE_WIDTH, SOFT, method_style, styled
+from kvatlas.reporting.figures.layout import axes_grid, filled, legend_below, note_above, percent_axis
+from kvatlas.reporting.study_rows import Record, rows_of
+from kvatlas.reporting.style import FAINT, INK, SOFT, method_style, styled
 
 TITLE = "Eviction x quantization"
 CAPTION = (
@@ -26,12 +25,12 @@ _METRIC = "accuracy_interaction"
 _COLUMNS = 3
 
 
-def available(results: Mapping[str, Any]) -> bool:
-    """Say whether any arm is evicted and quantized with both of its twins in the run."""
+def available(results: Record) -> bool:
+    """Return whether any arm is evicted and quantized with both of its twins in the run."""
     return bool(_rows(results))
 
 
-def alt(results: Mapping[str, Any]) -> str:
+def alt(results: Record) -> str:
     """Describe the figure and its axes."""
     return (
         f"Line charts of task accuracy for {len(_rows(results))} pairs of eviction policy and quantizer: full and evicted, "
@@ -40,24 +39,19 @@ def alt(results: Mapping[str, Any]) -> str:
 
 
 @styled
-def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     """Draw one chart per arm that is evicted and quantized, up to three side by side."""
     rows = _rows(results)
     if not rows:
         return None
-    arms = {(row["model"], row["arm"]): row for row in section(results, "task_suite", "rows")}
+    arms = {(row["model"], row["arm"]): row for row in rows_of(results, "task_suite")}
     columns = min(_COLUMNS, len(rows))
     lines = math.ceil(len(rows) / columns)
-    figure = Figure(figsize=(PAGE_WIDTH, 2.5 * lines + 0.4), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False, sharey=True)
-    for place in range(lines * columns):
-        axes = grid[place // columns][place % columns]
-        if place >= len(rows):
-            axes.remove()
-            continue
-        _draw_chart(axes, rows[place], arms[rows[place]["model"], rows[place]["arm"]])
-        if place % columns == 0:
-            axes.set_ylabel("Task accuracy")
+    figure, grid = axes_grid(lines, columns, 2.5 * lines + 0.4, sharey=True)
+    for axes, row in filled(grid.ravel(), rows):
+        _draw_chart(axes, row, arms[row["model"], row["arm"]])
+    for axes in grid[:, 0]:
+        axes.set_ylabel("Task accuracy")
     # The axes are shared; an expectation may lie under zero.
     grid[0][0].set_ylim(min(-0.05, min(map(_expected, rows)) - 0.08), 1.05)
     handles = [
@@ -69,16 +63,16 @@ def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Fig
     return figure
 
 
-def _rows(results: Mapping[str, Any]) -> list[Row]:
-    return [row for row in section(results, "task_suite", "contrasts") if row["metric"] == _METRIC]
+def _rows(results: Record) -> list[Record]:
+    return [row for row in rows_of(results, "task_suite", "contrasts") if row["metric"] == _METRIC]
 
 
-def _expected(row: Row) -> float:
+def _expected(row: Record) -> float:
     means = row["means"]
     return float(means["evicted"] + means["quantized"] - means["full"])
 
 
-def _draw_chart(axes: Axes, row: Row, arm: Row) -> None:
+def _draw_chart(axes: Axes, row: Record, arm: Record) -> None:
     means, look = row["means"], method_style(str(arm["method"]))
     axes.plot([0, 1], [means["full"], means["evicted"]], color=look.color, marker=look.marker, clip_on=False)
     axes.plot(

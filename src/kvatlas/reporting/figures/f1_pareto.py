@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,20 +15,17 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.figures.panels import (
-    Panel,
-    Row,
-    by_method,
-    frontier,
+from kvatlas.reporting.figures.layout import (
+    axes_grid,
+    filled,
     legend_below,
+    legend_height,
     log_value_axis,
     method_handle,
-    needle,
     percent_axis,
-    resident_mib,
-    split,
-    titled,
 )
+from kvatlas.reporting.figures.panels import Panel, by_method, frontier, needle, resident_mib, split, titled
+from kvatlas.reporting.study_rows import Record
 from kvatlas.reporting.style import FAINT, INK, PAGE_WIDTH, SOFT, method_style, styled
 
 TITLE = "Quality against resident bytes"
@@ -44,12 +40,12 @@ _METRICS = (("recall", "recall_ci", "Needle recall"), ("ref_ppl", "ref_ppl_ci", 
 _STEP, _WIDEST = 0.016, 0.3  # in units of ln(MiB): from arm to arm of equal size, and over all of them
 
 
-def available(results: Mapping[str, Any]) -> bool:
-    """Say whether any compressed arm has a size and a recall."""
+def available(results: Record) -> bool:
+    """Return whether any compressed arm has a size and a recall."""
     return any(row["method"] != "full" and _point(row, "recall") for row in needle(results, "rows"))
 
 
-def alt(results: Mapping[str, Any]) -> str:
+def alt(results: Record) -> str:
     """Describe the figure and its extent."""
     rows = needle(results, "rows")
     sizes = [size for row in rows if (size := resident_mib(row))]
@@ -62,7 +58,7 @@ def alt(results: Mapping[str, Any]) -> str:
 
 
 @styled
-def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     """Draw recall and reference perplexity for each model and question mode."""
     if not available(results):
         return None
@@ -73,34 +69,29 @@ def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Fig
     columns = min(2, len(panels))
     bands = math.ceil(len(panels) / columns)
     methods = by_method(row for panel in panels for row in panel.rows)
-    legend_rows = math.ceil((len(methods) + 1) / 3)
-    figure = Figure(figsize=(width, 4.9 * bands + 0.17 * legend_rows + 0.2), layout="constrained")
-    grid = figure.subplots(2 * bands, columns, squeeze=False)
-    for place in range(bands * columns):
-        band, column = divmod(place, columns)
-        if place >= len(panels):
-            grid[2 * band][column].remove()
-            grid[2 * band + 1][column].remove()
-            continue
-        for offset, metric in enumerate(_METRICS):
-            _draw_panel(grid[2 * band + offset][column], panels[place], metric)
-        titled(grid[2 * band][column], panels[place])
+    height = 4.9 * bands + legend_height(len(methods) + 1, 3) + 0.2
+    figure, grid = axes_grid(2 * bands, columns, height, width=width)
+    for line, metric in enumerate(_METRICS):
+        for axes, panel in filled(grid[line::2].ravel(), panels):
+            _draw_panel(axes, panel, metric)
+            if line == 0:
+                titled(axes, panel)
     staircase = Line2D([], [], color=SOFT, linewidth=2.5, alpha=0.45, label="non-dominated arms")
     legend_below(figure, [*(method_handle(method) for method in methods), staircase], columns=3)
     return figure
 
 
-def _point(row: Row, metric: str) -> tuple[float, float] | None:
+def _point(row: Record, metric: str) -> tuple[float, float] | None:
     size, value = resident_mib(row), row.get(metric)
     return (size, float(value)) if size and isinstance(value, int | float) else None
 
 
-def _spread(rows: Sequence[Row]) -> dict[str, float]:
+def _spread(rows: Sequence[Record]) -> dict[str, float]:
     """Give each arm the size at which it is drawn; arms within 3% of each other in size are set side by
     side.
     """
     ordered = sorted(rows, key=lambda row: (resident_mib(row) or 0.0, labels.method_key(row["method"])))
-    groups: list[list[Row]] = []
+    groups: list[list[Record]] = []
     for row in ordered:
         size = resident_mib(row) or 0.0
         if groups and size <= 1.03 * (resident_mib(groups[-1][0]) or 0.0):
@@ -112,8 +103,8 @@ def _spread(rows: Sequence[Row]) -> dict[str, float]:
         # Quantized arms come first: their names stand to the left of the group.
         group.sort(key=lambda row: (row.get("quantizer", "none") == "none", labels.method_key(row["method"])))
         width = min(_STEP * (len(group) - 1), _WIDEST)
-        for place, row in enumerate(group):
-            shift = (place / (len(group) - 1) - 0.5) * width if len(group) > 1 else 0.0
+        for rank, row in enumerate(group):
+            shift = (rank / (len(group) - 1) - 0.5) * width if len(group) > 1 else 0.0
             drawn[str(row["arm"])] = (resident_mib(row) or 0.0) * math.exp(shift)
     return drawn
 
@@ -135,7 +126,7 @@ def _draw_panel(axes: Axes, panel: Panel, metric: tuple[str, str, str]) -> None:
     axes.grid(axis="y", color=FAINT, linewidth=0.5)
 
 
-def _draw_frontier(axes: Axes, rows: Sequence[Row], drawn: Mapping[str, float], key: str) -> None:
+def _draw_frontier(axes: Axes, rows: Sequence[Record], drawn: Mapping[str, float], key: str) -> None:
     points = {point: drawn[row["arm"]] for row in rows if (point := _point(row, key))}
     staircase = frontier(list(points), larger_is_better=key == "recall")
     steps: list[float] = []
@@ -155,7 +146,7 @@ def _draw_frontier(axes: Axes, rows: Sequence[Row], drawn: Mapping[str, float], 
     )
 
 
-def _draw_method(axes: Axes, arms: Sequence[Row], drawn: Mapping[str, float], metric: tuple[str, str, str]) -> None:
+def _draw_method(axes: Axes, arms: Sequence[Record], drawn: Mapping[str, float], metric: tuple[str, str, str]) -> None:
     key, interval_key, _ = metric
     method = str(arms[0]["method"])
     look = method_style(method)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,9 +11,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.figures.panels import frontier, legend_below, method_handle, note_above
-from kvatlas.reporting.figures.stream_panels import Row, section
-from kvatlas.reporting.style import FAINT, PAGE_WIDTH, SOFT, method_style, styled
+from kvatlas.reporting.figures.layout import axes_grid, legend_below, method_handle, note_above
+from kvatlas.reporting.figures.panels import frontier
+from kvatlas.reporting.study_rows import Record, is_repeat, rows_of
+from kvatlas.reporting.style import FAINT, SOFT, method_style, styled
 
 TITLE = "All studies: quality kept against bytes of the bf16 cache"
 CAPTION = (
@@ -31,29 +32,28 @@ class Point(NamedTuple):
     """One arm of one study."""
 
     study: str
-    row: Row
+    row: Record
     share: float
     kept: float
 
 
-def points(results: Mapping[str, Any], model: str) -> list[Point]:
+def points(results: Record, model: str) -> list[Point]:
     """Return every arm of a model with its bytes over the bf16 cache's and its hits over the full cache's."""
-    found = []
+    collected = []
     for study, metric in _STUDIES.items():
-        rows = [r for r in section(results, study, "rows") if r["model"] == model and r.get("mode") != "no_context"]
+        rows = [row for row in rows_of(results, study, model=model) if row.get("mode") != "no_context"]
         full = {row["mode"]: row[metric] for row in rows if row["arm"] == "full"}
         for row in rows:
-            whole, held = row.get("full_bf16_mib"), row.get("resident_bf16_mib")
-            repeat = row["method"] == "full" and row["quantizer"] == "none" and row["arm"] != "full"
-            if whole and held and row["mode"] in full and not repeat:
-                found.append(Point(study, row, held / whole, row[metric] - full[row["mode"]]))
-    return found
+            bf16, resident = row.get("full_bf16_mib"), row.get("resident_bf16_mib")
+            if bf16 and resident and row["mode"] in full and not is_repeat(row):
+                collected.append(Point(study, row, resident / bf16, row[metric] - full[row["mode"]]))
+    return collected
 
 
-def neighbours(found: Sequence[Point]) -> list[list[Point]]:
+def neighbours(arms: Sequence[Point]) -> list[list[Point]]:
     """Group points of one method that lie so close together that their names would run into each other."""
     groups: list[list[Point]] = []
-    for point in sorted(found, key=lambda p: (labels.method_key(str(p.row["method"])), p.share, -p.kept)):
+    for point in sorted(arms, key=lambda p: (labels.method_key(str(p.row["method"])), p.share, -p.kept)):
         last = groups[-1][-1] if groups else None
         near = last is not None and point.share < 1.1 * last.share and abs(point.kept - last.kept) < 0.05
         if near and last is not None and last.row["method"] == point.row["method"]:
@@ -68,18 +68,18 @@ def _short_name(point: Point) -> str:
     return quantizer if quantizer != "none" else "full" if budget == "none" else budget
 
 
-def _models(results: Mapping[str, Any]) -> list[str]:
+def _models(results: Record) -> list[str]:
     """Models with two studies or more: with one, this is the study's own figure."""
-    models = {str(row["model"]) for study in _STUDIES for row in section(results, study, "rows")}
+    models = {str(row["model"]) for study in _STUDIES for row in rows_of(results, study)}
     return sorted(model for model in models if len({point.study for point in points(results, model)}) > 1)
 
 
-def available(results: Mapping[str, Any]) -> bool:
-    """Say whether any model answered the prompts of two studies."""
+def available(results: Record) -> bool:
+    """Return whether any model answered the prompts of two studies."""
     return bool(_models(results))
 
 
-def alt(results: Mapping[str, Any]) -> str:
+def alt(results: Record) -> str:
     """Describe the figure and its axes."""
     count = sum(len(points(results, model)) for model in _models(results))
     return (
@@ -89,22 +89,21 @@ def alt(results: Mapping[str, Any]) -> str:
 
 
 @styled
-def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     """Draw one chart per model."""
     models = _models(results)
     if not models:
         return None
     shown = {model: points(results, model) for model in models}
-    methods = sorted({str(p.row["method"]) for found in shown.values() for p in found}, key=labels.method_key)
-    figure = Figure(figsize=(PAGE_WIDTH, 4.0 * len(models) + 0.06 * len(methods) + 0.5), layout="constrained")
-    grid = figure.subplots(len(models), 1, squeeze=False)
+    methods = sorted({str(p.row["method"]) for arms in shown.values() for p in arms}, key=labels.method_key)
+    figure, grid = axes_grid(len(models), 1, 4.0 * len(models) + 0.06 * len(methods) + 0.5)
     for line, model in enumerate(models):
         _draw_chart(grid[line][0], shown[model])
         grid[line][0].set_title(labels.model_label(model), pad=13)
     marks = [
         Line2D([], [], color=SOFT, marker="o", linestyle="none", markersize=_SIZES[study], label=name)
         for study, name in _NAMES.items()
-        if any(p.study == study for found in shown.values() for p in found)
+        if any(p.study == study for arms in shown.values() for p in arms)
     ]
     for mark in marks:
         mark.set_markerfacecolor("white" if mark.get_label() == "Task suite" else SOFT)
@@ -112,15 +111,15 @@ def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Fig
     return figure
 
 
-def _draw_chart(axes: Axes, found: Sequence[Point]) -> None:
-    staircase = frontier([(point.share, point.kept) for point in found], larger_is_better=True)
+def _draw_chart(axes: Axes, arms: Sequence[Point]) -> None:
+    staircase = frontier([(point.share, point.kept) for point in arms], larger_is_better=True)
     axes.axhline(0, color=SOFT, linewidth=0.8)
     axes.axvline(1, color=SOFT, linewidth=0.8)
     steps = [share for share, _ in staircase]
     values = [kept for _, kept in staircase]
     axes.step([*steps, 1.4], [*values, values[-1]], where="post", color=SOFT, linewidth=2.5, alpha=0.45, zorder=1)
     edge = set(staircase)
-    for point in found:
+    for point in arms:
         look = method_style(str(point.row["method"]))
         axes.plot(
             [point.share],
@@ -132,7 +131,7 @@ def _draw_chart(axes: Axes, found: Sequence[Point]) -> None:
             linestyle="none",
             zorder=3,
         )
-    named = [p for p in found if (p.share, p.kept) in edge or p.row["quantizer"] != "none"]
+    named = [p for p in arms if (p.share, p.kept) in edge or p.row["quantizer"] != "none"]
     for group in neighbours(named):
         first = group[0]
         axes.annotate(
@@ -144,7 +143,7 @@ def _draw_chart(axes: Axes, found: Sequence[Point]) -> None:
             color=method_style(str(first.row["method"])).color,
         )
     axes.set_xscale("log", base=2)
-    low, high = min(point.share for point in found), max(point.share for point in found)
+    low, high = min(point.share for point in arms), max(point.share for point in arms)
     axes.set_xlim(low * 0.85, high * 1.25)
     axes.xaxis.set_major_locator(LogLocator(base=2))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -153,5 +152,5 @@ def _draw_chart(axes: Axes, found: Sequence[Point]) -> None:
     axes.set_ylabel("Hits minus the full cache's (points)")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:+.0f}"))
     axes.grid(axis="y", color=FAINT, linewidth=0.5)
-    counts = labels.spread(sorted({int(point.row["n"]) for point in found}))
-    note_above(axes, f"{len(found)} arms; n = {counts} trials per arm")
+    counts = labels.spread(sorted({int(point.row["n"]) for point in arms}))
+    note_above(axes, f"{len(arms)} arms; n = {counts} trials per arm")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -13,7 +12,9 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.figures.panels import Panel, Row, arm_names, count_note, needle, note_above, split
+from kvatlas.reporting.figures.layout import axes_grid, note_above
+from kvatlas.reporting.figures.panels import Panel, arm_names, count_note, needle, split
+from kvatlas.reporting.study_rows import Record
 from kvatlas.reporting.style import FAINT, INK, PAGE_WIDTH, SOFT, styled
 
 TITLE = "Recall by needle depth"
@@ -26,12 +27,12 @@ _COLORS = "YlGnBu"
 _ROW = 0.185  # inches
 
 
-def available(results: Mapping[str, Any]) -> bool:
-    """Say whether recall by depth was aggregated."""
+def available(results: Record) -> bool:
+    """Return whether recall by depth was aggregated."""
     return any(row.get("n") for row in needle(results, "by_depth"))
 
 
-def alt(results: Mapping[str, Any]) -> str:
+def alt(results: Record) -> str:
     """Describe the figure and its axes."""
     rows = needle(results, "by_depth")
     depths = sorted({row["depth"] for row in rows})
@@ -41,7 +42,7 @@ def alt(results: Mapping[str, Any]) -> str:
     )
 
 
-def pooled(results: Mapping[str, Any]) -> list[Row]:
+def pooled(results: Record) -> list[Record]:
     """Return the by-depth rows over all contexts, or the single context's rows when only that was
     aggregated.
     """
@@ -51,7 +52,7 @@ def pooled(results: Mapping[str, Any]) -> list[Row]:
 
 
 @styled
-def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     """Draw one heatmap per model and question mode; models side by side, modes below each other."""
     if not available(results):
         return None
@@ -61,14 +62,9 @@ def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Fig
     modes = list(dict.fromkeys(panel.mode for panel in panels))
     orders = [_order((row for p in panels if p.mode == mode for row in p.rows), arms) for mode in modes]
     height = _ROW * sum(len(order) for order in orders) + 0.85 * len(modes) + 0.6
-    figure = Figure(figsize=(max(PAGE_WIDTH, 2.2 + 2.3 * len(models)), height), layout="constrained")
-    grid = figure.subplots(
-        len(modes),
-        len(models),
-        squeeze=False,
-        sharey="row",
-        height_ratios=[len(order) + 2 for order in orders],
-    )
+    width = max(PAGE_WIDTH, 2.2 + 2.3 * len(models))
+    ratios = [len(order) + 2 for order in orders]
+    figure, grid = axes_grid(len(modes), len(models), height, width=width, sharey="row", height_ratios=ratios)
     shown: list[Axes] = []
     for row, mode in enumerate(modes):
         first = True
@@ -96,13 +92,11 @@ def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Fig
     return figure
 
 
-def _order(rows: Iterable[Row], arms: Mapping[str, Row]) -> list[str]:
+def _order(rows: Iterable[Record], arms: Mapping[str, Record]) -> list[str]:
     return sorted({str(row["arm"]) for row in rows}, key=lambda arm: labels.arm_key(arms[arm]))
 
 
-def _draw_panel(
-    axes: Axes, panel: Panel, order: Sequence[str], arms: Mapping[str, Row], results: Mapping[str, Any]
-) -> None:
+def _draw_panel(axes: Axes, panel: Panel, order: Sequence[str], arms: Mapping[str, Record], results: Record) -> None:
     cells = {(str(row["arm"]), row["depth"]): row for row in panel.rows}
     depths = sorted({depth for _, depth in cells})
     share = np.full((len(order), len(depths)), np.nan)
@@ -129,7 +123,7 @@ def _is_dark(share: float) -> bool:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.5
 
 
-def _separate(axes: Axes, ordered: Sequence[Row]) -> None:
+def _separate(axes: Axes, ordered: Sequence[Record]) -> None:
     """Draw white lines between cells and a gap between budgets."""
     for y in range(1, len(ordered)):
         new_budget = ordered[y]["budget"] != ordered[y - 1]["budget"]

@@ -5,15 +5,16 @@ Holm marks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.figures.panels import Row, arm_names, legend_below, needle, note_above, split
-from kvatlas.reporting.style import FAINT, GATE, INK, PAGE_WIDTH, SOFT, method_style, styled
+from kvatlas.reporting.figures.layout import arm_axis, axes_grid, legend_below, note_above
+from kvatlas.reporting.figures.panels import arm_names, needle, split
+from kvatlas.reporting.study_rows import Record
+from kvatlas.reporting.style import FAINT, GATE, INK, SOFT, method_style, styled
 
 TITLE = "Paired differences in recall"
 CAPTION = (
@@ -28,12 +29,12 @@ ALPHA = 0.05
 _ROW = 0.185
 
 
-def available(results: Mapping[str, Any]) -> bool:
-    """Say whether there is any paired difference in recall."""
+def available(results: Record) -> bool:
+    """Return whether there is any paired difference in recall."""
     return bool(_contrasts(results))
 
 
-def alt(results: Mapping[str, Any]) -> str:
+def alt(results: Record) -> str:
     """Describe the figure and its size."""
     rows = _contrasts(results)
     return (
@@ -43,7 +44,7 @@ def alt(results: Mapping[str, Any]) -> str:
 
 
 @styled
-def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     """Draw one row of panels per model and question mode: versus the full cache, versus SnapKV."""
     if not available(results):
         return None
@@ -52,14 +53,8 @@ def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Fig
     sides = [s for s in ("full", "snapkv") if any(_side(row, arms) == s for panel in panels for row in panel.rows)]
     orders = [sorted({str(r["arm"]) for r in p.rows}, key=lambda a: labels.arm_key(arms[a])) for p in panels]
     height = sum(_ROW * len(order) + 0.85 for order in orders) + 0.5
-    figure = Figure(figsize=(PAGE_WIDTH, height), layout="constrained")
-    grid = figure.subplots(
-        len(panels),
-        len(sides),
-        squeeze=False,
-        sharey="row",
-        height_ratios=[len(order) + 3 for order in orders],
-    )
+    ratios = [len(order) + 3 for order in orders]
+    figure, grid = axes_grid(len(panels), len(sides), height, sharey="row", height_ratios=ratios)
     limits = {s: _limits([r for panel in panels for r in panel.rows if _side(r, arms) == s]) for s in sides}
     for line, (panel, order) in enumerate(zip(panels, orders, strict=True)):
         for column, side in enumerate(sides):
@@ -76,14 +71,14 @@ def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Fig
     return figure
 
 
-def _contrasts(results: Mapping[str, Any]) -> list[Row]:
+def _contrasts(results: Record) -> list[Record]:
     arms = arm_names(results)
     rows = [row for row in needle(results, "contrasts") if row.get("metric") == "recall" and row["arm"] in arms]
     return [row for row in rows if labels.known(row.get("diff")) and _side(row, arms) != "other"]
 
 
-def _side(row: Row, arms: Mapping[str, Row]) -> str:
-    """Tell which panel a contrast belongs to: versus the full cache, versus SnapKV at the arm's own
+def _side(row: Record, arms: Mapping[str, Record]) -> str:
+    """Return which panel a contrast belongs to: versus the full cache, versus SnapKV at the arm's own
     budget, or none.
     """
     versus = str(row["versus"])
@@ -97,20 +92,22 @@ def _side(row: Row, arms: Mapping[str, Row]) -> str:
     return "other"
 
 
-def _limits(rows: Sequence[Row]) -> tuple[float, float]:
+def _limits(rows: Sequence[Record]) -> tuple[float, float]:
     ends = [100 * bound for row in rows for bound in (row.get("ci") or [row["diff"]]) if labels.known(bound)]
     low, high = min([*ends, MARGIN, -10.0]), max([*ends, 10.0])
     room = 0.06 * (high - low)
     return low - room, high + room
 
 
-def significant(row: Row) -> bool:
-    """Say whether a contrast passes Holm's correction within the primary family."""
+def significant(row: Record) -> bool:
+    """Return whether a contrast passes Holm's correction within the primary family."""
     return row.get("family") == "primary" and labels.known(row.get("p_holm")) and row["p_holm"] < ALPHA
 
 
-def _draw_panel(axes: Axes, rows: Sequence[Row], order: Sequence[str], arms: Mapping[str, Row], side: str) -> None:
-    place = {arm: index for index, arm in enumerate(order)}
+def _draw_panel(
+    axes: Axes, rows: Sequence[Record], order: Sequence[str], arms: Mapping[str, Record], side: str
+) -> None:
+    lines = {arm: index for index, arm in enumerate(order)}
     for index in range(0, len(order), 2):
         axes.axhspan(index - 0.5, index + 0.5, color="#F5F5F5", zorder=0, linewidth=0)
     for index in range(1, len(order)):
@@ -121,7 +118,7 @@ def _draw_panel(axes: Axes, rows: Sequence[Row], order: Sequence[str], arms: Map
         axes.axvline(MARGIN, color=GATE, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
     for row in rows:
         arm = str(row["arm"])
-        look, y, diff = method_style(str(arms[arm]["method"])), place[arm], 100 * row["diff"]
+        look, y, diff = method_style(str(arms[arm]["method"])), lines[arm], 100 * row["diff"]
         bounds = row.get("ci")
         if bounds and all(labels.known(bound) for bound in bounds):
             axes.plot([100 * bound for bound in bounds], [y, y], color=look.color, linewidth=1.3, zorder=2)
@@ -134,15 +131,14 @@ def _draw_panel(axes: Axes, rows: Sequence[Row], order: Sequence[str], arms: Map
             zorder=3,
             markerfacecolor=look.color if significant(row) else "white",
         )
-    axes.set_yticks(range(len(order)), [labels.arm_label(arms[arm]) for arm in order], fontsize=7)
-    axes.set_ylim(len(order) - 0.5, -0.5)
+    arm_axis(axes, [arms[arm] for arm in order], fontsize=7)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
     axes.set_xlabel(f"Difference to {'the full cache' if side == 'full' else 'SnapKV'} (points)")
 
 
-def _note(axes: Axes, rows: Sequence[Row], side: str) -> None:
+def _note(axes: Axes, rows: Sequence[Record], side: str) -> None:
     clusters = labels.spread([int(row["n_clusters"]) for row in rows])
     versus = "full cache" if side == "full" else "SnapKV, same budget"
     note_above(axes, f"versus {versus}; n = {clusters} clusters")

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.figures.panels import (
-    Panel,
-    Row,
-    by_method,
-    legend_below,
-    method_handle,
-    needle,
-    percent_axis,
-    split,
-    titled,
-)
-from kvatlas.reporting.style import FAINT, PAGE_WIDTH, SOFT, method_style, styled
+from kvatlas.reporting.figures.layout import axes_grid, filled, legend_below, legend_height, method_handle, percent_axis
+from kvatlas.reporting.figures.panels import Panel, by_method, needle, split, titled
+from kvatlas.reporting.study_rows import Record
+from kvatlas.reporting.style import FAINT, SOFT, method_style, styled
 
 TITLE = "Needle retained against recall"
 CAPTION = (
@@ -32,12 +23,12 @@ CAPTION = (
 _SIZES = (6.0, 4.2, 3.2)
 
 
-def available(results: Mapping[str, Any]) -> bool:
-    """Say whether any compressed arm has a share of retained needle slots."""
+def available(results: Record) -> bool:
+    """Return whether any compressed arm has a share of retained needle slots."""
     return any(row["method"] != "full" for row in _rows(results))
 
 
-def alt(results: Mapping[str, Any]) -> str:
+def alt(results: Record) -> str:
     """Describe the figure and its axes."""
     arms = len({row["arm"] for row in _rows(results)})
     return (
@@ -47,7 +38,7 @@ def alt(results: Mapping[str, Any]) -> str:
 
 
 @styled
-def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     """Draw one scatter per model and question mode."""
     if not available(results):
         return None
@@ -55,18 +46,14 @@ def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Fig
     columns = min(2, len(panels))
     lines = math.ceil(len(panels) / columns)
     methods = by_method(row for panel in panels for row in panel.rows)
-    figure = Figure(figsize=(PAGE_WIDTH, 3.3 * lines + 0.17 * math.ceil(len(methods) / 3) + 0.2), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False)
-    for place, axes in enumerate(grid.ravel()):
-        if place < len(panels):
-            _draw_panel(axes, panels[place])
-        else:
-            axes.remove()
+    figure, grid = axes_grid(lines, columns, 3.3 * lines + legend_height(len(methods), 3) + 0.2)
+    for axes, panel in filled(grid.ravel(), panels):
+        _draw_panel(axes, panel)
     legend_below(figure, [method_handle(method, line=False) for method in methods], columns=3)
     return figure
 
 
-def _rows(results: Mapping[str, Any]) -> list[Row]:
+def _rows(results: Record) -> list[Record]:
     rows = needle(results, "rows")
     return [row for row in rows if labels.known(row.get("needle_retained")) and labels.known(row.get("recall"))]
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.figures.panels import legend_below, method_handle, note_above
-from kvatlas.reporting.figures.stream_panels import Row, StreamPanel, count_note, section, split
-from kvatlas.reporting.style import FAINT, INK, PAGE_WIDTH, SOFT, method_style, styled
+from kvatlas.reporting.figures.layout import axes_grid, legend_below, legend_height, method_handle, note_above
+from kvatlas.reporting.figures.stream_panels import StreamPanel, count_note, split
+from kvatlas.reporting.study_rows import Record, rows_of
+from kvatlas.reporting.style import FAINT, INK, SOFT, method_style, styled
 
 TITLE = "Online language modelling along the stream"
 CAPTION = (
@@ -26,14 +25,14 @@ _ROWS = ("Cumulative log-PPL", "Windowed log-PPL\nover full", "Accuracy over ful
 _COLUMNS = 3
 
 
-def available(results: Mapping[str, Any]) -> bool:
-    """Say whether any compressed arm has a curve."""
-    return bool(split(section(results, "online_lm", "rows")))
+def available(results: Record) -> bool:
+    """Return whether any compressed arm has a curve."""
+    return bool(split(rows_of(results, "online_lm")))
 
 
-def alt(results: Mapping[str, Any]) -> str:
+def alt(results: Record) -> str:
     """Describe the figure and its axes."""
-    panels = split(section(results, "online_lm", "rows"))
+    panels = split(rows_of(results, "online_lm"))
     return (
         "Three lines of charts over the tokens of the stream: cumulative log-perplexity, windowed log-perplexity over the "
         f"full cache's, and accuracy over the full cache's, for {len(panels)} combinations of model, budget and protected "
@@ -42,27 +41,23 @@ def alt(results: Mapping[str, Any]) -> str:
 
 
 @styled
-def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     """Draw three charts for each budget and protection, up to three columns side by side."""
-    panels = split(section(results, "online_lm", "rows"))
+    panels = split(rows_of(results, "online_lm"))
     if not panels:
         return None
-    curves = {(row["model"], row["arm"]): row for row in section(results, "online_lm", "curves")}
+    curves = {(row["model"], row["arm"]): row for row in rows_of(results, "online_lm", "curves")}
     bands = _bands(panels)
     shown = [row for panel in panels for row in _drawn(panel)]
     methods = sorted({str(row["method"]) for row in shown}, key=labels.method_key)
-    height = 4.9 * len(bands) + 0.17 * math.ceil(len(methods) / 4) + 0.2
-    figure = Figure(figsize=(PAGE_WIDTH, height), layout="constrained")
-    columns = max(map(len, bands))
-    grid = figure.subplots(3 * len(bands), columns, squeeze=False, sharey="row")
+    height = 4.9 * len(bands) + legend_height(len(methods), 4) + 0.2
+    figure, grid = axes_grid(3 * len(bands), max(map(len, bands)), height, sharey="row")
     for number, band in enumerate(bands):
-        for column in range(columns):
-            axes = [grid[3 * number + line][column] for line in range(3)]
-            if column < len(band):
-                _draw_panel(axes, band[column], curves, first=column == 0)
-            else:
-                for empty in axes:
-                    empty.remove()
+        charts = grid[3 * number : 3 * number + 3]
+        for column, panel in enumerate(band):
+            _draw_panel(charts[:, column], panel, curves, first=column == 0)
+        for unused in charts[:, len(band) :].ravel():
+            unused.remove()
     legend_below(figure, [method_handle(method) for method in methods])
     return figure
 
@@ -77,12 +72,12 @@ def _bands(panels: Sequence[StreamPanel]) -> list[list[StreamPanel]]:
     ]
 
 
-def _drawn(panel: StreamPanel) -> list[Row]:
+def _drawn(panel: StreamPanel) -> list[Record]:
     return [panel.full, *([panel.baseline] if panel.baseline else []), *panel.rows]
 
 
 def _draw_panel(
-    axes: Sequence[Axes], panel: StreamPanel, curves: Mapping[tuple[str, str], Row], *, first: bool
+    axes: Sequence[Axes], panel: StreamPanel, curves: Mapping[tuple[str, str], Record], *, first: bool
 ) -> None:
     full = curves[panel.model, "full"]
     for row in _drawn(panel):

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.figures.panels import (
-    Panel,
-    Row,
-    by_method,
-    count_note,
+from kvatlas.reporting.figures.layout import (
+    axes_grid,
     legend_below,
+    legend_height,
     log_value_axis,
     method_handle,
-    needle,
     note_above,
-    split,
 )
-from kvatlas.reporting.style import FAINT, INK, PAGE_WIDTH, method_style, styled
+from kvatlas.reporting.figures.panels import Panel, by_method, count_note, needle, split
+from kvatlas.reporting.study_rows import Record
+from kvatlas.reporting.style import FAINT, INK, method_style, styled
 
 TITLE = "Three perplexities of the same arms"
 CAPTION = (
@@ -34,12 +30,12 @@ CAPTION = (
 _METRICS = (("ref_ppl", "Reference PPL"), ("gold_ppl", "Gold PPL"), ("self_ppl", "Self PPL"))
 
 
-def available(results: Mapping[str, Any]) -> bool:
-    """Say whether any compressed arm has a perplexity."""
+def available(results: Record) -> bool:
+    """Return whether any compressed arm has a perplexity."""
     return any(row["method"] != "full" for row in _rows(results))
 
 
-def alt(results: Mapping[str, Any]) -> str:
+def alt(results: Record) -> str:
     """Describe the figure and its axes."""
     budgets = sorted({str(row["budget"]) for row in _rows(results)}, key=labels.budget_key)
     return (
@@ -50,47 +46,44 @@ def alt(results: Mapping[str, Any]) -> str:
 
 
 @styled
-def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     """Draw one row of three charts per model and question mode."""
     if not available(results):
         return None
     panels = [panel for panel in split(_rows(results)) if any(row["method"] != "full" for row in panel.rows)]
     metrics = [m for m in _METRICS if any(labels.known(row.get(m[0])) for panel in panels for row in panel.rows)]
     methods = by_method(row for panel in panels for row in panel.rows)
-    figure = Figure(
-        figsize=(PAGE_WIDTH, 2.75 * len(panels) + 0.17 * math.ceil(len(methods) / 3) + 0.2),
-        layout="constrained",
-    )
-    grid = figure.subplots(len(panels), len(metrics), squeeze=False, sharey="row")
+    height = 2.75 * len(panels) + legend_height(len(methods), 3) + 0.2
+    figure, grid = axes_grid(len(panels), len(metrics), height, sharey="row")
     for line, panel in enumerate(panels):
         for column, (key, name) in enumerate(metrics):
             _draw_chart(grid[line][column], panel.rows, key)
             # The blank lines reserve room for the panel's title and n, which run over all three charts.
             grid[line][column].set_title(f"\n\n\n{name}", fontweight="normal", pad=3)
         _value_axis(grid[line][0], panel, [key for key, _ in metrics])
-        _head(grid[line][0], panel)
+        _title_all(grid[line][0], panel)
     legend_below(figure, [method_handle(method) for method in methods], columns=3)
     return figure
 
 
-def _rows(results: Mapping[str, Any]) -> list[Row]:
+def _rows(results: Record) -> list[Record]:
     rows = needle(results, "rows")
     return [row for row in rows if labels.known(row.get("ref_ppl")) and row.get("quantizer", "none") == "none"]
 
 
-def _draw_chart(axes: Axes, rows: Sequence[Row], key: str) -> None:
+def _draw_chart(axes: Axes, rows: Sequence[Record], key: str) -> None:
     budgets = sorted({str(row["budget"]) for row in rows}, key=labels.budget_key)
     full = next((row for row in rows if row["method"] == "full"), None)
     methods = {method: arms for method, arms in by_method(rows).items() if method != "full"}
-    for place, (method, arms) in enumerate(methods.items()):
+    for rank, (method, arms) in enumerate(methods.items()):
         look = method_style(method)
-        shift = (place / max(1, len(methods) - 1) - 0.5) * 0.3
+        shift = (rank / max(1, len(methods) - 1) - 0.5) * 0.3
         joined = [row for row in [full, *arms] if row is not None and labels.known(row.get(key))]
         # The full cache is one point for all; compressed arms are set side by side so that
         # equal values can be seen.
-        places = [budgets.index(str(row["budget"])) + (0 if row is full else shift) for row in joined]
+        positions = [budgets.index(str(row["budget"])) + (0 if row is full else shift) for row in joined]
         axes.plot(
-            places,
+            positions,
             [row[key] for row in joined],
             color=look.color,
             linestyle=look.linestyle,
@@ -98,7 +91,7 @@ def _draw_chart(axes: Axes, rows: Sequence[Row], key: str) -> None:
             alpha=0.8,
             zorder=2,
         )
-        for x, row in zip(places, joined, strict=True):
+        for x, row in zip(positions, joined, strict=True):
             if row is full:
                 continue
             if key == "ref_ppl" and row.get("ref_ppl_ci"):
@@ -130,7 +123,7 @@ def _value_axis(axes: Axes, panel: Panel, keys: Sequence[str]) -> None:
     axes.set_ylabel("Perplexity (log axis)")
 
 
-def _head(axes: Axes, panel: Panel) -> None:
+def _title_all(axes: Axes, panel: Panel) -> None:
     """Write the panel's title and n over all three charts; the layout must not widen the first chart for
     it.
     """

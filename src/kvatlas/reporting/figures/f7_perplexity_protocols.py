@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.figures.panels import note_above, value_ticks
-from kvatlas.reporting.figures.stream_panels import Row, section
-from kvatlas.reporting.style import FAINT, PAGE_WIDTH, SOFT, method_style, styled
+from kvatlas.reporting.figures.layout import arm_axis, axes_grid, note_above, value_ticks
+from kvatlas.reporting.study_labels import PROTOCOL_LABELS
+from kvatlas.reporting.study_rows import Record, models_of, rows_of
+from kvatlas.reporting.style import FAINT, SOFT, method_style, styled
 
 TITLE = "Which perplexity sees eviction"
 CAPTION = (
@@ -23,23 +23,18 @@ CAPTION = (
     "Reference: teacher-forced answers of the needle study at its tightest budget. Bars are 95% intervals (paired block "
     "bootstrap; paired t over haystacks for the reference)."
 )
-_PROTOCOLS = {
-    "single": "Single forward",
-    "prefill": "Prefill, then score",
-    "online": "Online",
-    "reference": "Reference (needle)",
-}
+_PROTOCOLS = PROTOCOL_LABELS | {"reference": "Reference (needle)"}
 
 Point = tuple[float, list[float] | None, int]
 
 
-def available(results: Mapping[str, Any]) -> bool:
-    """Say whether compressed arms were scored by two protocols or more."""
-    rows = [row for row in section(results, "online_lm", "protocols") if row["method"] != "full"]
+def available(results: Record) -> bool:
+    """Return whether compressed arms were scored by two protocols or more."""
+    rows = [row for row in rows_of(results, "online_lm", "protocols") if row["method"] != "full"]
     return len({row["protocol"] for row in rows}) > 1
 
 
-def alt(results: Mapping[str, Any]) -> str:
+def alt(results: Record) -> str:
     """Describe the figure and its axes."""
     arms = {row["arm"] for row in _shown(results)}
     return (
@@ -49,90 +44,91 @@ def alt(results: Mapping[str, Any]) -> str:
 
 
 @styled
-def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     """Draw one chart per protocol, one line of charts per model."""
     if not available(results):
         return None
     rows = _shown(results)
-    models = sorted({str(row["model"]) for row in rows})
+    models = models_of(rows)
     points = {model: _points(results, [row for row in rows if row["model"] == model]) for model in models}
-    protocols = [p for p in _PROTOCOLS if any(p in found for arms in points.values() for found in arms.values())]
+    protocols = [
+        p for p in _PROTOCOLS if any(p in by_protocol for arms in points.values() for by_protocol in arms.values())
+    ]
     height = sum(1.3 + 0.24 * len(points[model]) for model in models)
-    figure = Figure(figsize=(PAGE_WIDTH, height), layout="constrained")
     ratios = [len(points[model]) + 3 for model in models]
-    grid = figure.subplots(len(models), len(protocols), squeeze=False, sharex=True, height_ratios=ratios)
+    figure, grid = axes_grid(len(models), len(protocols), height, sharex=True, height_ratios=ratios)
     bounds = _bounds(points)
     arms = {str(row["arm"]): row for row in rows}
     for line, model in enumerate(models):
         for column, protocol in enumerate(protocols):
             axes = grid[line][column]
-            _draw_chart(axes, [(arms[arm], found.get(protocol)) for arm, found in points[model].items()], bounds)
+            _draw_chart(
+                axes, [(arms[arm], by_protocol.get(protocol)) for arm, by_protocol in points[model].items()], bounds
+            )
             axes.set_title(_PROTOCOLS[protocol], fontweight="normal", pad=13)
             axes.set_xlabel("PPL over full cache")
             if column:
                 axes.set_yticklabels([])
-        note = labels.model_label(model)
-        grid[line][0].set_ylabel(note)
+        grid[line][0].set_ylabel(labels.model_label(model))
     return figure
 
 
-def _shown(results: Mapping[str, Any]) -> list[Row]:
+def _shown(results: Record) -> list[Record]:
     """The online rows of arms that another protocol scored too, in table order."""
-    rows = [row for row in section(results, "online_lm", "protocols") if row["method"] != "full"]
+    rows = [row for row in rows_of(results, "online_lm", "protocols") if row["method"] != "full"]
     others = {(row["model"], row["arm"]) for row in rows if row["protocol"] != "online"}
     chosen = [row for row in rows if row["protocol"] == "online" and (row["model"], row["arm"]) in others]
     return sorted(chosen, key=lambda row: (row["model"], labels.arm_key(row)))
 
 
-def _points(results: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, dict[str, Point]]:
+def _points(results: Record, rows: Sequence[Record]) -> dict[str, dict[str, Point]]:
     """Arm -> protocol -> (ratio, interval, predictions)."""
-    found: dict[str, dict[str, Point]] = {str(row["arm"]): {} for row in rows}
-    for row in section(results, "online_lm", "protocols"):
-        if row["model"] == rows[0]["model"] and row["arm"] in found:
-            found[str(row["arm"])][str(row["protocol"])] = (row["ratio"], row["ratio_ci"], row["n"])
+    points: dict[str, dict[str, Point]] = {str(row["arm"]): {} for row in rows}
+    for row in rows_of(results, "online_lm", "protocols"):
+        if row["model"] == rows[0]["model"] and row["arm"] in points:
+            points[str(row["arm"])][str(row["protocol"])] = (row["ratio"], row["ratio_ci"], row["n"])
     reference = _reference(results, str(rows[0]["model"]))
     for row in rows:
         if row["method"] in reference:
-            found[str(row["arm"])]["reference"] = reference[str(row["method"])]
-    return found
+            points[str(row["arm"])]["reference"] = reference[str(row["method"])]
+    return points
 
 
-def _reference(results: Mapping[str, Any], model: str) -> dict[str, Point]:
+def _reference(results: Record, model: str) -> dict[str, Point]:
     """Method -> reference PPL over the full cache's in the question-aware needle study, at its tightest budget."""
     table = {
         row["arm"]: row
-        for row in section(results, "needle", "rows")
+        for row in rows_of(results, "needle")
         if row["model"] == model and row["mode"] == "aware" and row["quantizer"] == "none" and row["method"] != "full"
     }
-    found: dict[str, Point] = {}
+    points: dict[str, Point] = {}
     for row in sorted(
-        (c for c in section(results, "needle", "contrasts") if c["arm"] in table),
+        (c for c in rows_of(results, "needle", "contrasts") if c["arm"] in table),
         key=lambda c: labels.budget_key(str(table[c["arm"]]["budget"])),
     ):
         if (row["model"], row["mode"], row["versus"], row["metric"]) == (model, "aware", "full", "ref_nll"):
             bounds = None if row["ci"] is None else [math.exp(bound) for bound in row["ci"]]
-            found[str(table[row["arm"]]["method"])] = (math.exp(row["diff"]), bounds, int(table[row["arm"]]["n"]))
-    return found
+            points[str(table[row["arm"]]["method"])] = (math.exp(row["diff"]), bounds, int(table[row["arm"]]["n"]))
+    return points
 
 
 def _bounds(points: Mapping[str, Mapping[str, Mapping[str, Point]]]) -> tuple[float, float]:
-    every = [point for arms in points.values() for found in arms.values() for point in found.values()]
+    every = [point for arms in points.values() for by_protocol in arms.values() for point in by_protocol.values()]
     values = [1.0, *(p[0] for p in every), *(bound for p in every for bound in p[1] or ())]
     return min(values) / 1.05, max(values) * 1.08
 
 
-def _draw_chart(axes: Axes, arms: Sequence[tuple[Row, Point | None]], bounds: tuple[float, float]) -> None:
+def _draw_chart(axes: Axes, arms: Sequence[tuple[Record, Point | None]], bounds: tuple[float, float]) -> None:
     axes.axvline(1, color=SOFT, linewidth=0.8, zorder=1)
-    for place, (row, point) in enumerate(arms):
+    for line, (row, point) in enumerate(arms):
         look = method_style(str(row["method"]))
         if point is None:
-            axes.text(1, place, "  not run", fontsize=6.5, color=SOFT, va="center")
+            axes.text(1, line, "  not run", fontsize=6.5, color=SOFT, va="center")
             continue
         if point[1]:
-            axes.plot(point[1], [place, place], color=look.color, linewidth=1.0, zorder=2)
-        axes.plot([point[0]], [place], marker=look.marker, color=look.color, markerfacecolor=look.face, zorder=3)
-    axes.set_ylim(len(arms) - 0.5, -0.5)
-    axes.set_yticks(range(len(arms)), [labels.arm_label(row) for row, _ in arms])
+            axes.plot(point[1], [line, line], color=look.color, linewidth=1.0, zorder=2)
+        axes.plot([point[0]], [line], marker=look.marker, color=look.color, markerfacecolor=look.face, zorder=3)
+    arm_axis(axes, [row for row, _ in arms])
     axes.set_xscale("log")
     axes.set_xlim(*bounds)
     axes.xaxis.set_major_locator(FixedLocator(_spaced(bounds)))

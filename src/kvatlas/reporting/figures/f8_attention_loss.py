@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib import colormaps
@@ -12,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.figures.panels import note_above
-from kvatlas.reporting.figures.stream_panels import Row, section
-from kvatlas.reporting.style import INK, PAGE_WIDTH, styled
+from kvatlas.reporting.figures.layout import axes_grid, filled, note_above
+from kvatlas.reporting.study_rows import Record, rows_of
+from kvatlas.reporting.style import INK, styled
 
 TITLE = "Attention loss by layer and head"
 CAPTION = (
@@ -27,14 +26,14 @@ _COLORS = "viridis"
 _COLUMNS = 4
 
 
-def available(results: Mapping[str, Any]) -> bool:
-    """Say whether any method has a map."""
-    return bool(section(results, "attention_loss", "maps"))
+def available(results: Record) -> bool:
+    """Return whether any method has a map."""
+    return bool(rows_of(results, "attention_loss", "maps"))
 
 
-def alt(results: Mapping[str, Any]) -> str:
+def alt(results: Record) -> str:
     """Describe the figure and its axes."""
-    maps = section(results, "attention_loss", "maps")
+    maps = rows_of(results, "attention_loss", "maps")
     return (
         f"{len(maps)} heatmaps of attention loss, layers from top to bottom, query heads and KV heads from left to right. "
         "The numbers are in results.json."
@@ -42,38 +41,33 @@ def alt(results: Mapping[str, Any]) -> str:
 
 
 @styled
-def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     """Draw one heatmap per model and method."""
     maps = sorted(
-        section(results, "attention_loss", "maps"), key=lambda row: (row["model"], labels.method_key(row["method"]))
+        rows_of(results, "attention_loss", "maps"), key=lambda row: (row["model"], labels.method_key(row["method"]))
     )
     if not maps:
         return None
-    rows = {(row["model"], row["arm"]): row for row in section(results, "attention_loss", "rows")}
-    bands: list[list[Row]] = []
+    rows = {(row["model"], row["arm"]): row for row in rows_of(results, "attention_loss")}
+    bands: list[list[Record]] = []
     for model in dict.fromkeys(str(row["model"]) for row in maps):
-        mine = [row for row in maps if row["model"] == model]
-        bands += [mine[start : start + _COLUMNS] for start in range(0, len(mine), _COLUMNS)]
-    columns = max(len(band) for band in bands)
+        of_model = [row for row in maps if row["model"] == model]
+        bands += [of_model[start : start + _COLUMNS] for start in range(0, len(of_model), _COLUMNS)]
     heights = [1.0 + 0.075 * len(band[0]["alr"]) for band in bands]
-    figure = Figure(figsize=(PAGE_WIDTH, sum(heights)), layout="constrained")
-    grid = figure.subplots(len(bands), columns, squeeze=False, height_ratios=heights)
+    figure, grid = axes_grid(len(bands), max(map(len, bands)), sum(heights), height_ratios=heights)
     top = max(float(np.max(row["alr"])) for row in maps)
     for line, band in enumerate(bands):
-        for column, axes in enumerate(grid[line]):
-            if column < len(band):
-                _draw_map(axes, band[column], rows[band[column]["model"], band[column]["arm"]], top)
-                axes.set_ylabel("Layer" if column == 0 else "")
-            else:
-                axes.remove()
+        for axes, heads in filled(grid[line], band):
+            _draw_map(axes, heads, rows[heads["model"], heads["arm"]], top)
+        grid[line][0].set_ylabel("Layer")
     shown = [axes for line, band in zip(grid, bands, strict=True) for axes in line[: len(band)]]
     colours = figure.colorbar(shown[0].images[0], ax=shown, shrink=0.8, pad=0.01)
     colours.set_label("ALR / slots")
     return figure
 
 
-def _draw_map(axes: Axes, found: Row, row: Row, top: float) -> None:
-    query, shared = np.asarray(found["alr"]), np.asarray(found["alr_kv"])
+def _draw_map(axes: Axes, heads: Record, row: Record, top: float) -> None:
+    query, shared = np.asarray(heads["alr"]), np.asarray(heads["alr_kv"])
     n_layers, n_heads = query.shape
     n_kv = shared.shape[1]
     picture = np.concatenate([query, np.full((n_layers, 1), np.nan), shared], axis=1)
@@ -84,6 +78,6 @@ def _draw_map(axes: Axes, found: Row, row: Row, top: float) -> None:
     axes.set_yticks(range(0, n_layers, max(1, math.ceil(n_layers / 7))))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set_title(f"{labels.method_label(str(found['method']))}, {row['alr']:.3f}", pad=22)
-    note_above(axes, labels.model_label(str(found["model"])), lift=11, color=INK)
+    axes.set_title(f"{labels.method_label(str(heads['method']))}, {row['alr']:.3f}", pad=22)
+    note_above(axes, labels.model_label(str(heads["model"])), lift=11, color=INK)
     note_above(axes, f"n = {row['n']} in {row['n_clusters']} clusters")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.figures.panels import legend_below, note_above
-from kvatlas.reporting.figures.stream_panels import Row, section
-from kvatlas.reporting.style import FAINT, INK, PAGE_WIDTH, SOFT, styled
+from kvatlas.reporting.figures.layout import axes_grid, legend_below, note_above
+from kvatlas.reporting.study_rows import Record, models_of, rows_of
+from kvatlas.reporting.style import FAINT, INK, SOFT, styled
 
 TITLE = "Quantizer error by layer"
 CAPTION = (
@@ -25,12 +25,12 @@ _DASHES = {"token": "-", "channel": "--"}
 _SIDES = (("key_l1", "Keys"), ("value_l1", "Values"))
 
 
-def available(results: Mapping[str, Any]) -> bool:
-    """Say whether any quantizer has an error by layer."""
+def available(results: Record) -> bool:
+    """Return whether any quantizer has an error by layer."""
     return bool(_lines(results))
 
 
-def alt(results: Mapping[str, Any]) -> str:
+def alt(results: Record) -> str:
     """Describe the figure and its axes."""
     arms = {(row["arm"], row["granularity"]) for row in _lines(results)}
     return (
@@ -40,57 +40,56 @@ def alt(results: Mapping[str, Any]) -> str:
 
 
 @styled
-def draw(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
     """Draw keys and values side by side, one line of charts per model."""
     lines = _lines(results)
     if not lines:
         return None
-    models = sorted({str(row["model"]) for row in lines})
-    figure = Figure(figsize=(PAGE_WIDTH, 2.9 * len(models) + 0.7), layout="constrained")
-    grid = figure.subplots(len(models), 2, squeeze=False, sharey="row")
-    for place, model in enumerate(models):
-        mine = [row for row in lines if row["model"] == model]
-        counts = [row["n"] for row in section(results, "quantizer_error", "rows") if row["model"] == model]
-        for axes, (metric, name) in zip(grid[place], _SIDES, strict=True):
-            _draw_chart(axes, mine, metric)
+    models = models_of(lines)
+    figure, grid = axes_grid(len(models), 2, 2.9 * len(models) + 0.7, sharey="row")
+    for charts, model in zip(grid, models, strict=True):
+        of_model = [row for row in lines if row["model"] == model]
+        counts = [row["n"] for row in rows_of(results, "quantizer_error", model=model)]
+        for axes, (metric, name) in zip(charts, _SIDES, strict=True):
+            _draw_chart(axes, of_model, metric)
             axes.set_title(f"{labels.model_label(model)}, {name.lower()}", pad=13)
             note_above(axes, f"n = {labels.spread(sorted(set(counts)))} chunks")
-        grid[place][0].set_ylabel("Relative error (L1, log axis)")
+        charts[0].set_ylabel("Relative error (L1, log axis)")
     legend_below(figure, [_handle(row) for row in _once(lines)], columns=5)
     return figure
 
 
-def _lines(results: Mapping[str, Any]) -> list[Row]:
-    """Errors above zero: a format that loses nothing has no place on a log axis."""
-    rows = section(results, "quantizer_error", "by_layer")
+def _lines(results: Record) -> list[Record]:
+    """Errors above zero: a format that loses nothing has no point on a log axis."""
+    rows = rows_of(results, "quantizer_error", "by_layer")
     return [row for row in rows if all(labels.known(row[key]) and row[key] > 0 for key, _ in _SIDES)]
 
 
-def _once(rows: Sequence[Row]) -> list[Row]:
-    found = {(row["arm"], row["granularity"]): row for row in reversed(rows)}
-    return [found[key] for key in dict.fromkeys((row["arm"], row["granularity"]) for row in rows)]
+def _once(rows: Sequence[Record]) -> list[Record]:
+    first = {(row["arm"], row["granularity"]): row for row in reversed(rows)}
+    return [first[key] for key in dict.fromkeys((row["arm"], row["granularity"]) for row in rows)]
 
 
-def _look(row: Row) -> tuple[str, str]:
+def _look(row: Record) -> tuple[str, str]:
     arm = str(row["arm"])
     color = _COLORS.get(arm) or _COLORS.get(arm[-1], INK)
     return color, ":" if arm.startswith("kivi") else _DASHES.get(str(row["granularity"]), "-")
 
 
-def _handle(row: Row) -> Line2D:
+def _handle(row: Record) -> Line2D:
     color, dashes = _look(row)
     line: Any = dashes
     name = str(row["arm"]) + (", per channel" if row["granularity"] == "channel" else "")
     return Line2D([], [], color=color, linestyle=line, label=name)
 
 
-def _draw_chart(axes: Axes, rows: Sequence[Row], metric: str) -> None:
+def _draw_chart(axes: Axes, rows: Sequence[Record], metric: str) -> None:
     axes.axhline(1.0, color=SOFT, linewidth=0.8)
     for first in _once(rows):
-        mine = [r for r in rows if (r["arm"], r["granularity"]) == (first["arm"], first["granularity"])]
+        line = [r for r in rows if (r["arm"], r["granularity"]) == (first["arm"], first["granularity"])]
         color, dashes = _look(first)
-        layers = [row["layer"] for row in mine]
-        axes.plot(layers, [row[metric] for row in mine], color=color, linestyle=dashes, linewidth=1.2)
+        layers = [row["layer"] for row in line]
+        axes.plot(layers, [row[metric] for row in line], color=color, linestyle=dashes, linewidth=1.2)
     axes.set_yscale("log")
     axes.set_xlabel("Layer")
     axes.grid(axis="y", color=FAINT, linewidth=0.5)

@@ -48,13 +48,13 @@ def collect(folder: Path) -> list[ReportFile]:
         raise KvatlasError(f"{folder}: there is no {CARD} to publish; build the report with snakemake first")
     rows = sum(_rows(path) for path in sorted(folder.glob(f"*{_DATA}")))
     cards.validate((folder / CARD).read_text(encoding="utf-8"), folder, rows=rows)
-    found = []
+    files = []
     for source in sorted(folder.rglob("*")):
         path = source.relative_to(folder)
         hidden = any(part.startswith(".") for part in path.parts)
         if source.is_file() and not hidden and source.suffix != ".part":
-            found.append(ReportFile(path.as_posix(), source, source.stat().st_size))
-    return found
+            files.append(ReportFile(path.as_posix(), source, source.stat().st_size))
+    return files
 
 
 def _rows(path: Path) -> int:

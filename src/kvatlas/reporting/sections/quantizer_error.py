@@ -1,6 +1,6 @@
-"""The report's table of quantizer reconstruction errors.
+"""The report's section on the reconstruction error of quantizers.
 
-It must not know Markdown; the quantization study's template shows what it returns.
+It must not know Markdown; `templates/sections/quantizer_error.md.j2` turns it into a section.
 """
 
 from __future__ import annotations
@@ -8,22 +8,20 @@ from __future__ import annotations
 from typing import Any
 
 from kvatlas.reporting import evidence, labels, tables
-from kvatlas.reporting.tables import Record, Row, Table, build
+from kvatlas.reporting.study_rows import Record, models_of, rows_of
+from kvatlas.reporting.tables import Row, Table, build
 
+TITLE = "Quantizer reconstruction error"
+ORDER = 6
 GRANULARITY = {"token": "keys and values per token", "channel": "keys and values per channel"}
 
 
-def _section(results: Record, name: str) -> list[Record]:
-    rows: list[Record] = ((results.get("studies") or {}).get("quantizer_error") or {}).get(name) or []
-    return rows
-
-
-def context(results: Record) -> dict[str, Any] | None:
+def context(results: Record, timings: Record, study_config: Record) -> dict[str, Any] | None:
     """Collect what the section shows; None when the study was not run."""
-    rows = _section(results, "rows")
+    rows = rows_of(results, "quantizer_error")
     if not rows:
         return None
-    models = sorted({str(row["model"]) for row in rows})
+    models = models_of(rows)
     return {
         "groups": [{"name": labels.model_label(model), "table": error_table(results, model)} for model in models],
         "context": str(rows[0]["context"]),
@@ -35,6 +33,11 @@ def context(results: Record) -> dict[str, Any] | None:
         ),
         "statements": evidence.statements(results, "quantizer_error"),
     }
+
+
+def main_tables(results: Record, study_config: Record) -> list[Table]:
+    """Build the reconstruction error table of each model."""
+    return [error_table(results, model) for model in models_of(rows_of(results, "quantizer_error"))]
 
 
 def error_table(results: Record, model: str) -> Table:
@@ -52,7 +55,7 @@ def error_table(results: Record, model: str) -> Table:
         "Saturated values",
     )
     lines = []
-    for row in (row for row in _section(results, "granularities") if row["model"] == model):
+    for row in rows_of(results, "quantizer_error", "granularities", model=model):
         floats = not str(row["quantizer"]).startswith(("int", "kivi"))
         cells = (
             str(row["quantizer"]),

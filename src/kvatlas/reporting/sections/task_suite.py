@@ -1,50 +1,33 @@
-"""The report's part on the quantization study: task suite, perplexities and recommendations, as tables.
+"""The report's section on the task suite: accuracies, perplexities and recommendations.
 
-It must not know Markdown; `templates/quantization.md.j2` turns it into a section. Verdicts come with the results.
+It must not know Markdown; `templates/sections/task_suite.md.j2` turns it into a section. Verdicts come with the results.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from kvatlas.reporting import evidence, labels, quantizer_error, tables
-from kvatlas.reporting.tables import Record, Row, Table, build
+from kvatlas.analysis.studies import suite_contrasts
+from kvatlas.reporting import evidence, labels, tables
+from kvatlas.reporting.study_labels import FAMILY_LABELS, PROTOCOL_LABELS
+from kvatlas.reporting.study_rows import Record, arms_of, decode_speed, models_of, rows_of
+from kvatlas.reporting.tables import Row, Table, build
 
-FAMILIES = {
-    "needle": "Needle",
-    "multi_turn": "Multi-turn rule",
-    "instruction": "System instruction",
-    "summary": "Summary recall",
-}
-PROTOCOLS = {
-    "single_forward": "single forward",
-    "prefill_then_score": "prefill, then score",
-    "online": "online",
-}
+TITLE = "Task suite"
+ORDER = 5
+PROTOCOLS = {name: PROTOCOL_LABELS[protocol].lower() for protocol, name in suite_contrasts.PROTOCOLS.items()}
 
 
-def context(results: Record, timings: Record, resolved: Record) -> dict[str, Any] | None:
-    """Collect what the section shows; None when the run has neither study."""
-    found = {"suite": _suite(results, timings, resolved), "error": quantizer_error.context(results)}
-    return found if any(found.values()) else None
-
-
-def _section(results: Record, study: str, name: str, model: str | None = None) -> list[Record]:
-    rows: list[Record] = ((results.get("studies") or {}).get(study) or {}).get(name) or []
-    return [row for row in rows if model in (None, row["model"])]
-
-
-def _suite(results: Record, timings: Record, resolved: Record) -> dict[str, Any] | None:
-    rows = _section(results, "task_suite", "rows")
+def context(results: Record, timings: Record, study_config: Record) -> dict[str, Any] | None:
+    """Collect what the section shows; None when the study was not run."""
+    rows = rows_of(results, "task_suite")
     if not rows:
         return None
-    study_config = (resolved.get("studies") or {}).get("task_suite") or {}
     grid = _grid(results)
     groups = []
-    for model in sorted({str(row["model"]) for row in rows}):
-        speed = tables.decode_speed(timings, "task_suite", model, "suite")
+    for model in models_of(rows):
+        speed = decode_speed(timings, "task_suite", model, "suite")
         size = grid.get(model, {})
         groups.append(
             {
@@ -52,7 +35,7 @@ def _suite(results: Record, timings: Record, resolved: Record) -> dict[str, Any]
                 "n": str(size.get("n", "")),
                 "clusters": str(size.get("n_clusters", "")),
                 "families": ", ".join(
-                    f"{FAMILIES[name].lower()} {count}" for name, count in (size.get("families") or {}).items()
+                    f"{FAMILY_LABELS[name].lower()} {count}" for name, count in (size.get("families") or {}).items()
                 ),
                 "main": suite_table(results, model, speed),
                 "unresolved": unresolved(results, model),
@@ -72,17 +55,20 @@ def _suite(results: Record, timings: Record, resolved: Record) -> dict[str, Any]
     }
 
 
+def main_tables(results: Record, study_config: Record) -> list[Table]:
+    """Build the suite's main table of each model, without decode speeds."""
+    return [suite_table(results, model, {}) for model in models_of(rows_of(results, "task_suite"))]
+
+
 def _grid(results: Record) -> dict[str, Record]:
     study = (results.get("studies") or {}).get("task_suite") or {}
     return {row["model"]: row for row in (study.get("grid") or {}).get("rows") or []}
 
 
-def _arms(results: Record, model: str) -> list[Record]:
-    return sorted(_section(results, "task_suite", "rows", model), key=labels.arm_key)
 
 
 def _contrasts(results: Record, model: str, metric: str, versus: str) -> dict[str, Record]:
-    rows = _section(results, "task_suite", "contrasts", model)
+    rows = rows_of(results, "task_suite", "contrasts", model=model)
     return {row["arm"]: row for row in rows if (row["metric"], row["versus"]) == (metric, versus)}
 
 
@@ -92,7 +78,7 @@ def _names(row: Record) -> tuple[str, str, str]:
 
 
 def _line(cells: tuple[str, ...], row: Record) -> Row:
-    """One line of an arm, muted where its gate failed, with the place of its cells."""
+    """One line of an arm, muted where its gate failed, with the anchor of its cells."""
     return Row(cells, tables.muted(row), tables.source("task_suite", row))
 
 
@@ -120,13 +106,12 @@ def suite_table(results: Record, model: str, speed: Mapping[str, float]) -> Tabl
         "Arm",
     )
     lines = []
-    for row in _arms(results, model):
+    for row in arms_of(results, "task_suite", model):
         test = against.get(str(row["arm"]), {})
-        diff = test.get("diff")
         cells = (
             *_names(row),
             f"{labels.percent(row['accuracy'])} ({labels.hits(row['hits'], row['n'])})",
-            labels.signed(None if diff is None else 100 * diff, 1),
+            tables.points(test.get("diff")),
             labels.fixed(row["kv_kib"], 0),
             labels.times(row["kv_share"]),
             labels.interval(row["accuracy_ci"], scale=100, unit="%"),
@@ -147,47 +132,46 @@ def suite_table(results: Record, model: str, speed: Mapping[str, float]) -> Tabl
 
 def unresolved(results: Record, model: str) -> dict[str, str]:
     """Name the arms whose accuracy differs from the control's, those shown non-inferior, and those left open."""
-    rows = {str(row["arm"]): row for row in _arms(results, model)}
-    found: dict[str, list[str]] = {"resolved": [], "non_inferior": [], "open": []}
+    rows = {str(row["arm"]): row for row in arms_of(results, "task_suite", model)}
+    arms: dict[str, list[str]] = {"resolved": [], "non_inferior": [], "open": []}
     for arm, test in _contrasts(results, model, "accuracy", "full").items():
         within = test["p_non_inferior_holm"] is not None and test["p_non_inferior_holm"] <= 0.05
         kind = "resolved" if test["resolved"] else "non_inferior" if within and test["gate_passed"] else "open"
-        found[kind].append(labels.arm_label(rows[arm]))
-    return {kind: "; ".join(names) or "none" for kind, names in found.items()}
+        arms[kind].append(labels.arm_label(rows[arm]))
+    return {kind: "; ".join(names) or "none" for kind, names in arms.items()}
 
 
 def family_table(results: Record, model: str) -> Table:
     """Build the table of hits by task family; families that failed their gate are named in their column."""
-    rows = {(row["arm"], row["family"]): row for row in _section(results, "task_suite", "families", model)}
-    present = [family for family in FAMILIES if any(key[1] == family for key in rows)]
+    rows = {(row["arm"], row["family"]): row for row in rows_of(results, "task_suite", "families", model=model)}
+    present = [family for family in FAMILY_LABELS if any(key[1] == family for key in rows)]
     passed = {family: all(row["gate_passed"] for key, row in rows.items() if key[1] == family) for family in present}
-    heads = [FAMILIES[family] + ("" if passed[family] else " (gate failed)") for family in present]
+    titles = [FAMILY_LABELS[family] + ("" if passed[family] else " (gate failed)") for family in present]
     lines = []
-    for arm in _arms(results, model):
+    for arm in arms_of(results, "task_suite", model):
         cells = []
         for family in present:
             row = rows[arm["arm"], family]
             cells += [labels.hits(row["hits"], row["n"]), labels.interval(row["ci"], scale=100, unit="%")]
         lines.append(_line((*_names(arm), *cells), arm))
-    columns = [name for head in heads for name in (head, "95% interval")]
+    columns = [name for title in titles for name in (title, "95% interval")]
     return build(("Method", "Budget", "Precision", *columns), lines, words=(0, 1, 2))
 
 
 def depth_table(results: Record, model: str) -> Table:
     """Build the needle depth sweep."""
-    rows = {(row["arm"], row["depth"]): row for row in _section(results, "task_suite", "by_depth", model)}
+    rows = {(row["arm"], row["depth"]): row for row in rows_of(results, "task_suite", "by_depth", model=model)}
     depths = sorted({depth for _, depth in rows})
     trends = {
         row["arm"]: row
-        for row in _section(results, "task_suite", "contrasts", model)
+        for row in rows_of(results, "task_suite", "contrasts", model=model)
         if row["metric"] == "accuracy_last_minus_first_depth"
     }
     lines = []
-    for arm in _arms(results, model) if depths else []:
+    for arm in arms_of(results, "task_suite", model) if depths else []:
         cells = [labels.hits(rows[arm["arm"], depth]["hits"], rows[arm["arm"], depth]["n"]) for depth in depths]
         trend = trends.get(arm["arm"], {})
-        diff = trend.get("diff")
-        ends = (labels.signed(None if diff is None else 100 * diff, 1), labels.interval(trend.get("ci"), scale=100))
+        ends = (tables.points(trend.get("diff")), labels.interval(trend.get("ci"), scale=100))
         kept = labels.percent(arm.get("needle_retained"))
         lines.append(_line((*_names(arm), *cells, *ends, kept), arm))
     columns = (*(f"{depth:g}% depth" for depth in depths), "Last minus first (points)", "95% interval", "Span kept")
@@ -196,7 +180,7 @@ def depth_table(results: Record, model: str) -> Table:
 
 def interaction_table(results: Record, model: str) -> Table:
     """Build the eviction x quantization table: the four accuracies and the interaction contrast."""
-    rows = {str(row["arm"]): row for row in _arms(results, model)}
+    rows = {str(row["arm"]): row for row in arms_of(results, "task_suite", model)}
     columns = (
         "Arm",
         "Full cache",
@@ -214,7 +198,7 @@ def interaction_table(results: Record, model: str) -> Table:
         cells = (
             labels.arm_label(rows[arm]),
             *(labels.percent(means[key]) for key in ("full", "quantized", "evicted", "both")),
-            labels.signed(100 * test["diff"], 1),
+            tables.points(test["diff"]),
             labels.interval(test["ci"], scale=100),
             labels.p_value(test["p_bh"]),
             labels.fixed(test["n_clusters"], 0),
@@ -225,7 +209,7 @@ def interaction_table(results: Record, model: str) -> Table:
 
 def perplexity_table(results: Record, model: str) -> Table:
     """Build perplexity three ways against task accuracy."""
-    rows = [row for row in _arms(results, model) if "single_forward_ppl" in row]
+    rows = [row for row in arms_of(results, "task_suite", model) if "single_forward_ppl" in row]
     tests = {name: _contrasts(results, model, f"{name}_nll", "full") for name in PROTOCOLS}
     lines = []
     for row in rows:
@@ -233,22 +217,18 @@ def perplexity_table(results: Record, model: str) -> Table:
         for name in PROTOCOLS:
             cells += [
                 labels.perplexity(row[f"{name}_ppl"]),
-                _ratio(tests[name].get(str(row["arm"]), {}).get("diff")),
+                tables.ppl_ratio(tests[name].get(str(row["arm"]), {}).get("diff")),
             ]
         lines.append(_line((*_names(row), *cells, labels.percent(row["accuracy"])), row))
     columns = [text for title in PROTOCOLS.values() for text in (f"PPL, {title}", "over full")]
     return build(("Method", "Budget", "Precision", *columns, "Task accuracy"), lines, words=(0, 1, 2))
 
 
-def _ratio(diff: Any) -> str:
-    return labels.times(math.exp(diff)) if labels.known(diff) and diff < 700 else labels.DASH
-
-
 def recommendation_table(results: Record, model: str) -> Table:
     """Build the recommendations: for each workload the smallest arm that its test admits, or that there is none."""
-    rows = {str(row["arm"]): row for row in _arms(results, model)}
+    rows = {str(row["arm"]): row for row in arms_of(results, "task_suite", model)}
     lines = []
-    for row in _section(results, "task_suite", "recommendations", model):
+    for row in rows_of(results, "task_suite", "recommendations", model=model):
         arm = row["arm"]
         name = "none of these arms is shown to, at this n" if arm is None else labels.arm_label(rows[arm])
         cells = (
