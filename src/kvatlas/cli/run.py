@@ -6,7 +6,6 @@ the cells then run one after another in this process. Imports neither torch nor 
 
 from __future__ import annotations
 
-import importlib
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping
@@ -16,9 +15,9 @@ from typing import Any
 import yaml
 
 from kvatlas.errors import KvatlasError
-from kvatlas.files import read_json, read_jsonl, write_json
+from kvatlas.files import read_json, write_json
 from kvatlas.grid import config, unfold
-from kvatlas.grid.cells import RECALL, Grid
+from kvatlas.grid.cells import Grid
 from kvatlas.lm.catalog import load_models, load_texts
 from kvatlas.paths import MODELS_FILE, TEXTS_FILE, model_file, text_file
 from kvatlas.pipeline import cell_jobs
@@ -198,13 +197,15 @@ def configuration(args: Namespace) -> dict[str, Any]:
 def run(args: Namespace) -> None:
     """Run an experiment, write its results.json and print its table."""
     study = STUDY_OF[args.experiment]
+    from kvatlas.pipeline import tables
+
     grid = unfold.grid(config.validate(configuration(args)))
     _fetch(grid)
     for cell in grid.cells.values():
         _say(f"{cell.name}")
         inputs = {name: Path(path) for name, path in cell.inputs.items()}
         cell_jobs.run(cell.spec, inputs, Path(cell.output), fingerprint="")
-    section = _aggregate(grid, study)
+    section = tables.aggregate(study, tables.load_trials(grid, study, embedded=False))
     target = Path(grid.paths.results) / RESULTS
     earlier = read_json(target)["studies"] if target.is_file() else {}
     write_json(target, {"schema": 1, "run": args.run, "studies": earlier | {study: section}})
@@ -226,24 +227,13 @@ def _fetch(grid: Grid) -> None:
             fetch_text(name, entry, Path(text_file(name)))
 
 
-def _aggregate(grid: Grid, study: str) -> dict[str, Any]:
-    from kvatlas.analysis import trials
-
-    paths = [cell.output for cell in grid.trial_cells(study)]
-    recalled = any(cell.kind == RECALL for cell in grid.trial_cells(study))
-    loaded = trials.load(paths) if recalled else [row for path in paths for row in read_jsonl(path)[1:]]
-    module = importlib.import_module(f"kvatlas.analysis.studies.{study}")
-    section: dict[str, Any] = module.aggregate(loaded)
-    return section
-
-
 def _table(study: str, section: Mapping[str, Any], configured: Mapping[str, Any]) -> str:
     """The main table of a study as aligned text."""
     from kvatlas.reporting import sections
 
     results = {"studies": {study: section}}
-    tables = sections.load(study).main_tables(results, configured["studies"][study])
-    return "\n\n".join(_aligned(table) for table in tables)
+    main_tables = sections.load(study).main_tables(results, configured["studies"][study])
+    return "\n\n".join(_aligned(table) for table in main_tables)
 
 
 def _aligned(table: Any) -> str:

@@ -72,6 +72,7 @@ class Study:
         label: how pages call it. order: its place on a page.
         kind: the module of `kvatlas.experiments` that makes its trials.
         unfold: from one model's part of a configuration to its cells, with their sizes.
+        analysis, template: whose module of `analysis.studies` and whose template serve it too; its own by default.
         task: the module of `kvatlas.tasks` that writes its prompts; empty where it cuts a text.
         keys: the study's keys in a configuration, as JSON schemas. required: those that must be there.
         rules: further rules of its JSON schema.
@@ -86,8 +87,20 @@ class Study:
     keys: Mapping[str, Any]
     required: tuple[str, ...]
     rules: Mapping[str, Any] = field(default_factory=dict)
+    analysis: str = ""
+    template: str = ""
     task: str = ""
     data_files: Callable[[Config], tuple[str, ...]] = lambda study_config: ()
+
+    @property
+    def analysis_module(self) -> str:
+        """The module that turns its trials into a table."""
+        return f"kvatlas.analysis.studies.{self.analysis or self.name}"
+
+    @property
+    def template_name(self) -> str:
+        """The template of its section."""
+        return self.template or self.name
 
     def config_schema(self) -> dict[str, Any]:
         """Return the JSON schema of the study's part of a configuration; it refers to the shared definitions."""

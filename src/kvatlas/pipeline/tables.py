@@ -6,41 +6,59 @@ Apart from `kvatlas.pipeline.results`, so that a table depends on the analysis o
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvatlas.analysis import trials
+from kvatlas.analysis import trials as trial_files
 from kvatlas.analysis.claims import claim_file as claim_files
 from kvatlas.analysis.claims import judge
 from kvatlas.analysis.studies.clusters import METRICS
-from kvatlas.files import read_jsonl, write_json
+from kvatlas.analysis.studies.recall_contrasts import Pair
+from kvatlas.experiments import cell_file
+from kvatlas.files import write_json
 from kvatlas.grid import unfold
 from kvatlas.grid.cells import RECALL, Grid
+from kvatlas.grid.studies import all_studies
 from kvatlas.paths import CLAIMS_FILE
 
 Config = Mapping[str, Any]
+Trial = Mapping[str, Any]
 
 
 def write_table(config: Config, study: str, output: Path) -> None:
     """Aggregate the cells of one study into `output`; `config` is the study's part of the configuration."""
     grid = unfold.grid(config)
-    module = importlib.import_module(f"kvatlas.analysis.studies.{study}")
-    arms = sorted({cell.arm for cell in grid.trial_cells(study)})
-    metrics = getattr(module, "METRICS", tuple(METRICS))
     options = {
         # The first model is the one that the run is about; it is held to more clusters than the others.
         "headline": list(config["models"][:1]),
-        "pairs": judge.pairs(claim_files.load(CLAIMS_FILE), study, arms, metrics),
+        "pairs": _pairs(grid, study),
     }
-    write_json(output, module.aggregate(load_trials(grid, study), options))
+    write_json(output, aggregate(study, load_trials(grid, study), options))
 
 
-def load_trials(grid: Grid, study: str) -> list[dict[str, Any]]:
-    """Read the trials of a study; those of recall cells come with their embedding cosines."""
+def aggregate(study: str, trials: Sequence[Trial], options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the section of a study: what its analysis makes of its trials."""
+    section: dict[str, Any] = _analysis(study).aggregate(trials, options)
+    return section
+
+
+def load_trials(grid: Grid, study: str, *, embedded: bool = True) -> list[dict[str, Any]]:
+    """Read the trials of a study; those of recall cells come with their embedding cosines where they are `embedded`."""
     cells = grid.trial_cells(study)
     paths = [cell.output for cell in cells]
     if any(cell.kind == RECALL for cell in cells):
         embeddings = [grid.paths.embeddings(model) for model in grid.embedded_models(study)]
-        return trials.load(paths, embeddings)
-    return [row | {"cell": str(path)} for path in paths for row in read_jsonl(path)[1:]]
+        return trial_files.load(paths, embeddings if embedded else None)
+    return [trial | {"cell": path} for path in paths for trial in cell_file.read(path).trials]
+
+
+def _pairs(grid: Grid, study: str) -> list[Pair]:
+    """The contrasts that claims on a study need."""
+    arms = sorted({cell.arm for cell in grid.trial_cells(study)})
+    metrics = getattr(_analysis(study), "METRICS", tuple(METRICS))
+    return judge.pairs(claim_files.load(CLAIMS_FILE), study, arms, metrics)
+
+
+def _analysis(study: str) -> Any:
+    return importlib.import_module(all_studies()[study].analysis_module)

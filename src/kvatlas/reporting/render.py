@@ -19,6 +19,7 @@ from pyarrow import parquet
 from kvatlas.analysis.statistics.intervals import DESCRIPTIVE_BELOW
 from kvatlas.analysis.trials import read_parquet
 from kvatlas.files import read_json, write_text
+from kvatlas.grid.studies import all_studies
 from kvatlas.reporting import (
     cells,
     environment,
@@ -65,7 +66,7 @@ def write_pages(report_dir: Path | str) -> list[Path]:
 
 def render_section(templates: Environment, study: str, context: Record) -> Markup:
     """Render the section of one study from what its module collected."""
-    return Markup(templates.get_template(f"sections/{study}.md.j2").render(context))
+    return Markup(templates.get_template(f"sections/{all_studies()[study].template_name}.md.j2").render(context))
 
 
 def report_context(results: Record, timings: Record, config: Record, counts: Mapping[str, int]) -> dict[str, Any]:

@@ -40,11 +40,8 @@ class Step:
 
 
 def _aggregate(study: str) -> Step:
-    return Step(
-        ("kvatlas.pipeline.tables", f"kvatlas.analysis.studies.{study}", f"kvatlas.grid.studies.{study}"),
-        (CLAIMS_FILE,),
-        TABLE_PACKAGES,
-    )
+    analysis = all_studies()[study].analysis_module
+    return Step(("kvatlas.pipeline.tables", analysis, f"kvatlas.grid.studies.{study}"), (CLAIMS_FILE,), TABLE_PACKAGES)
 
 
 def _results(_: str) -> Step:
@@ -121,11 +118,10 @@ def cell_code(spec: Mapping[str, Any], *, track_versions: bool = True) -> Explan
         # It lists the cells that it reads.
         modules += ["kvatlas.grid.unfold", *(f"kvatlas.grid.studies.{study}" for study in spec["studies"])]
         packages = (*MODEL_PACKAGES, "sentence-transformers")
-    named = (
-        ("policy", spec.get("policy", {}).get("name", policy_parameters.FULL)),
-        ("quantizer", spec.get("quantizer", policy_parameters.NO_QUANTIZER)),
-    )
-    modules += [module for what, name in named if (module := policy_parameters.module_of(what, name)) is not None]
+    policy = spec.get("policy", {}).get("name", policy_parameters.FULL)
+    quantizer = spec.get("quantizer", policy_parameters.NO_QUANTIZER)
+    methods_named = (policy_parameters.module_of("policy", policy), policy_parameters.module_of("quantizer", quantizer))
+    modules += [module for module in methods_named if module is not None]
     return explain(modules, packages=packages if track_versions else ())
 
 

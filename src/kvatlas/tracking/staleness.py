@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from kvatlas.errors import KvatlasError
+from kvatlas.experiments import cell_file
 from kvatlas.files import read_json
 from kvatlas.grid.cells import Cell
 from kvatlas.paths import code_record
@@ -21,35 +21,21 @@ from kvatlas.tracking.fingerprint import Explanation, differences
 _SHOWN = 5
 
 
-def header(path: Path | str) -> dict[str, Any]:
-    """Read the first line of a cell. Raises KvatlasError when the file is missing or has no header."""
-    try:
-        with Path(path).open(encoding="utf-8") as stream:
-            record = json.loads(stream.readline())
-    except FileNotFoundError as error:
-        raise KvatlasError(f"{path}: no such cell; build it with snakemake") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise KvatlasError(f"{path}: broken cell; delete it and run the same command again") from error
-    if not isinstance(record, dict) or not isinstance(record.get("cell"), dict) or "fingerprint" not in record:
-        raise KvatlasError(f"{path}: its first line is not a cell header; delete it and run the same command again")
-    return record
-
-
 def reasons(current: Current, cell: Cell) -> list[str]:
     """Say in words why the stored cell is not what would be made now; an empty list when it is."""
     if not Path(cell.output).is_file():
         return ["it does not exist"]
     if not checksums.is_intact(cell.output):
         return ["it is corrupt, or was edited after it was written"]
-    stored = header(cell.output)
+    stored = cell_file.read_header(cell.output)
     now = json.loads(json.dumps(current.spec(cell)))
-    before = {key: value for key, value in stored["cell"].items() if key != "fingerprint"}
+    before = stored.spec
     found = [
         f"configuration: {key} was {before.get(key)!r}, is {now.get(key)!r}"
         for key in sorted({*before, *now} - {"upstream"})
         if before.get(key) != now.get(key)
     ]
-    if stored["fingerprint"] != current.code(cell.output):
+    if stored.fingerprint != current.code(cell.output):
         found += code_changes(current, cell) or ["code: its fingerprint changed"]
     if before.get("upstream") != now["upstream"]:
         found += _upstream_changes(current, cell) or ["inputs: what they are made from changed"]

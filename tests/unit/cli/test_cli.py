@@ -75,7 +75,7 @@ def test_validate_and_plan_accept_the_repository_s_configurations(
 
 def test_a_cell_gets_its_spec_and_its_model_as_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     stand = stand_in(monkeypatch, "online_lm")
-    monkeypatch.setattr(dependencies, "why_missing", lambda kind: None)
+    monkeypatch.setattr(dependencies, "missing_experiment", lambda kind: None)
     monkeypatch.setattr(dependencies, "cell_code", lambda spec, **_: {"a.py": "1"})
     spec = {"kind": "online_lm", "study": "online_lm", "model": "m"}
     code = combine({"a.py": "1"})

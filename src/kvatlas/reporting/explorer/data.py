@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from kvatlas.reporting import escape, labels, sections
+from kvatlas.grid.studies import all_studies
+from kvatlas.reporting import escape, labels
 from kvatlas.reporting.study_rows import Record, is_repeat, rows_of
 from kvatlas.reporting.style import MethodStyle, method_style
 
@@ -80,7 +81,7 @@ def explorer_data(results: Record, trials: Sequence[Record], models: Sequence[st
 
     `models` is their order, the one that the run is about first.
     """
-    studies = [shown for name in sections.names() if (shown := study(results, name))]
+    studies = [shown for name in all_studies() if (shown := study(results, name))]
     rows = [row for shown in studies for row in shown["rows"]]
     generated = [trial for trial in trials if trial.get("output") is not None]
     return {
@@ -118,7 +119,7 @@ def study(results: Record, name: str) -> dict[str, Any] | None:
     ]
     return {
         "id": name,
-        "label": sections.load(name).TITLE,
+        "label": all_studies()[name].label,
         "size": {"label": size[1], "unit": size[2]},
         "metrics": [metric._asdict() for metric in metrics],
         "rows": [_row(row, size[0], metrics) for row in sorted(rows, key=labels.arm_key)],

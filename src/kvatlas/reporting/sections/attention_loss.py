@@ -12,9 +12,6 @@ from kvatlas.reporting import evidence, labels, tables
 from kvatlas.reporting.study_rows import Record, rows_of
 from kvatlas.reporting.tables import Row, Table, build
 
-TITLE = "Attention loss"
-ORDER = 4
-
 
 def context(results: Record, timings: Record, study_config: Record) -> dict[str, Any] | None:
     """Collect what the section shows; None when the study was not run."""

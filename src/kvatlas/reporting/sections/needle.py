@@ -12,8 +12,6 @@ from kvatlas.reporting import evidence, labels, recall_tables
 from kvatlas.reporting.study_rows import Record, arms_of, groups, rows_of
 from kvatlas.reporting.tables import Row, Table, build, muted, named, source
 
-TITLE = "Needle in a haystack"
-ORDER = 1
 SETTINGS = ("n_sinks", "n_recent", "new_tokens")
 
 

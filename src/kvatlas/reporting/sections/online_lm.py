@@ -13,8 +13,6 @@ from kvatlas.reporting.study_labels import PROTOCOL_LABELS
 from kvatlas.reporting.study_rows import Record, arms_of, models_of, rows_of
 from kvatlas.reporting.tables import Row, Table, build
 
-TITLE = "Online language modelling"
-ORDER = 2
 VERDICTS = ("better", "worse", "not resolved")
 
 

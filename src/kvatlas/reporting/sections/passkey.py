@@ -11,9 +11,6 @@ from kvatlas.reporting import evidence, labels, recall_tables, tables
 from kvatlas.reporting.study_rows import Record, groups, rows_of
 from kvatlas.reporting.tables import Row, Table, build
 
-TITLE = "Passkey"
-ORDER = 3
-
 
 def context(results: Record, timings: Record, study_config: Record) -> dict[str, Any] | None:
     """Collect what the section shows; None when the study was not run."""

@@ -11,8 +11,6 @@ from kvatlas.reporting import evidence, labels, tables
 from kvatlas.reporting.study_rows import Record, models_of, rows_of
 from kvatlas.reporting.tables import Row, Table, build
 
-TITLE = "Quantizer reconstruction error"
-ORDER = 6
 GRANULARITY = {"token": "keys and values per token", "channel": "keys and values per channel"}
 
 

@@ -14,8 +14,6 @@ from kvatlas.reporting.study_labels import FAMILY_LABELS, PROTOCOL_LABELS
 from kvatlas.reporting.study_rows import Record, arms_of, decode_speed, models_of, rows_of
 from kvatlas.reporting.tables import Row, Table, build
 
-TITLE = "Task suite"
-ORDER = 5
 PROTOCOLS = {name: PROTOCOL_LABELS[protocol].lower() for protocol, name in suite_contrasts.PROTOCOLS.items()}
 
 
@@ -63,8 +61,6 @@ def main_tables(results: Record, study_config: Record) -> list[Table]:
 def _grid(results: Record) -> dict[str, Record]:
     study = (results.get("studies") or {}).get("task_suite") or {}
     return {row["model"]: row for row in (study.get("grid") or {}).get("rows") or []}
-
-
 
 
 def _contrasts(results: Record, model: str, metric: str, versus: str) -> dict[str, Record]:
