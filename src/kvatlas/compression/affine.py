@@ -42,10 +42,10 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     A byte holds channels i, i + d * bits / 8, ..., so that unpacking is a concatenation.
     """
     per_byte = 8 // bits
-    parts = codes.unflatten(-1, (per_byte, codes.shape[-1] // per_byte)).unbind(-2)
-    packed = parts[0]
-    for place, part in enumerate(parts[1:], start=1):
-        packed = packed | (part << (bits * place))
+    chunks = codes.unflatten(-1, (per_byte, codes.shape[-1] // per_byte)).unbind(-2)
+    packed = chunks[0]
+    for index, chunk in enumerate(chunks[1:], start=1):
+        packed = packed | (chunk << (bits * index))
     return packed.contiguous()  # type: ignore[no-any-return]
 
 

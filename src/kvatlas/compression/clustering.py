@@ -46,15 +46,15 @@ def assign(keys: Tensor, weights: Tensor, n_clusters: int, n_iter: int = 5) -> T
     """
     n_slots = keys.shape[1]
     step = max(1, MAX_DISTANCES // (n_slots * n_clusters))
-    parts = []
-    for part, weight in zip(keys.float().split(step), weights.split(step), strict=True):
-        cluster = segments(n_slots, n_clusters, keys.device).expand(len(part), n_slots)
+    clusters = []
+    for rows, weight in zip(keys.float().split(step), weights.split(step), strict=True):
+        cluster = segments(n_slots, n_clusters, keys.device).expand(len(rows), n_slots)
         for _ in range(n_iter):
-            centroids = weighted_means(part, weight, cluster, n_clusters)
-            nearest = torch.cdist(part, centroids, compute_mode="use_mm_for_euclid_dist").min(dim=-1)
+            centroids = weighted_means(rows, weight, cluster, n_clusters)
+            nearest = torch.cdist(rows, centroids, compute_mode="use_mm_for_euclid_dist").min(dim=-1)
             cluster = fill_empty(nearest.indices, nearest.values, n_clusters)
-        parts.append(cluster)
-    return torch.cat(parts)
+        clusters.append(cluster)
+    return torch.cat(clusters)
 
 
 def fill_empty(cluster: Tensor, distance: Tensor, n_clusters: int) -> Tensor:

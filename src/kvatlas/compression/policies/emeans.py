@@ -2,9 +2,9 @@
 
 `emeans_post_rope` clusters keys as they are stored. `emeans_pre_rope` undoes the rotation exactly (k_pre = R(-p) k),
 clusters, and rotates each centroid to its weighted mean position, which is fractional. Hybrids keep a share of the
-middle as exact slots first, and cluster the rest. With `proportional_attention`,
-log(members) is added to a centroid's attention logit, because a slot that stands for m tokens would otherwise be attended
-m times too little (arXiv 2210.09461).
+middle as exact slots first, and cluster the rest. With `proportional_attention`, log(members) is added to a centroid's
+attention logit, because a slot that stands for m tokens would otherwise be attended m times too little (arXiv
+2210.09461).
 """
 
 from __future__ import annotations
@@ -67,25 +67,25 @@ class EMeans(WindowVote, Policy):
         layer.slot_statistics[POSITION] = layer.positions()
         layer.slot_statistics.setdefault(CLUSTER_SIZE, torch.ones_like(layer.slot_statistics[POSITION]))
         layer.proportional_attention = self.proportional_attention
-        stay = self._exact_index(layer, budget, context)
-        leave = _complement(stay, layer.n_slots)
+        exact = self._exact_index(layer, budget, context)
+        merge = _complement(exact, layer.n_slots)
         statistics = dict(layer.slot_statistics, weight=self.slot_weights(layer))
         keys, values = layer.store.read()
         merged = self._merge(
-            take_slots(keys, leave),
-            take_slots(values, leave),
-            {name: take_slots(statistic, leave) for name, statistic in statistics.items()},
-            budget.total - stay.shape[-1],
+            take_slots(keys, merge),
+            take_slots(values, merge),
+            {name: take_slots(statistic, merge) for name, statistic in statistics.items()},
+            budget.total - exact.shape[-1],
             context,
         )
         joined = {
-            name: torch.cat([take_slots(statistics[name], stay), merged[2][name]], dim=2)
+            name: torch.cat([take_slots(statistics[name], exact), merged[2][name]], dim=2)
             for name in layer.slot_statistics
         }
         order = joined[POSITION].sort(dim=-1, stable=True).indices
         layer.replace(
-            take_slots(torch.cat([take_slots(keys, stay), merged[0]], dim=2), order),
-            take_slots(torch.cat([take_slots(values, stay), merged[1]], dim=2), order),
+            take_slots(torch.cat([take_slots(keys, exact), merged[0]], dim=2), order),
+            take_slots(torch.cat([take_slots(values, exact), merged[1]], dim=2), order),
             {name: take_slots(statistic, order) for name, statistic in joined.items()},
         )
 

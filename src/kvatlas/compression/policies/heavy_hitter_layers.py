@@ -36,39 +36,37 @@ class HeavyHitterLayers(HeavyHitter):
 
     def layer_budgets(self, layers: Sequence[CompressedLayer], budget: SlotBudget) -> list[int]:
         """Return how many slots each layer keeps."""
-        held = [layer.n_slots for layer in layers]
+        n_slots = [layer.n_slots for layer in layers]
         # A storage format may be unable to evict its newest slots; a layer must hold at least one more.
         wanted = [max(int(self.min_share * budget.total), layer.store.unselectable_recent() + 1) for layer in layers]
-        floor = [min(n_slots, budget.total, least) for n_slots, least in zip(held, wanted, strict=True)]
+        least = [min(capacity, budget.total, want) for capacity, want in zip(n_slots, wanted, strict=True)]
         spreads = [_spread(layer) for layer in layers]
-        return fill(held, floor, spreads, min(sum(held), budget.total * len(layers)))
+        return fill(n_slots, least, spreads, min(sum(n_slots), budget.total * len(layers)))
 
 
 def _spread(layer: CompressedLayer) -> float:
-    mass = layer.slot_statistics[ATTENTION].double()
-    share = mass / mass.sum(dim=-1, keepdim=True).clamp_min(1e-12)
+    attention = layer.slot_statistics[ATTENTION].double()
+    share = attention / attention.sum(dim=-1, keepdim=True).clamp_min(1e-12)
     entropy = -(share * share.clamp_min(1e-12).log()).sum(dim=-1)
     return float(entropy.exp().mean())
 
 
-def fill(capacity: Sequence[int], floor: Sequence[int], weights: Sequence[float], total: int) -> list[int]:
-    """Split `total` whole units in proportion to `weights`, between `no_context` and `capacity` of each part.
+def fill(capacities: Sequence[int], minima: Sequence[int], weights: Sequence[float], total: int) -> list[int]:
+    """Split `total` slots over layers in proportion to `weights`, each between its minimum and its capacity.
 
-    `total` lies between the sums of both. What a full part cannot take goes to the others.
+    `total` lies between the sums of both. What a full layer cannot take goes to the others.
     """
-    low, high = 0.0, max(cap / weight for cap, weight in zip(capacity, weights, strict=True))
-    parts = list(capacity)
+
+    def filled_to(level: float) -> list[int]:
+        limits = zip(capacities, minima, weights, strict=True)
+        return [min(capacity, max(minimum, int(level * weight))) for capacity, minimum, weight in limits]
+
+    low, high = 0.0, max(capacity / weight for capacity, weight in zip(capacities, weights, strict=True))
     for _ in range(64):
         level = (low + high) / 2
-        parts = [
-            min(cap, max(least, int(level * weight)))
-            for cap, least, weight in zip(capacity, floor, weights, strict=True)
-        ]
-        low, high = (level, high) if sum(parts) <= total else (low, level)
-    parts = [
-        min(cap, max(least, int(low * weight))) for cap, least, weight in zip(capacity, floor, weights, strict=True)
-    ]
-    # Whole numbers leave a few units over; they go to the parts that have room, the heaviest first.
-    for place in sorted(range(len(parts)), key=lambda place: -weights[place]):
-        parts[place] += min(capacity[place] - parts[place], total - sum(parts))
-    return parts
+        low, high = (level, high) if sum(filled_to(level)) <= total else (low, level)
+    slots = filled_to(low)
+    # Whole numbers leave a few slots over; they go to the layers that have room, the heaviest first.
+    for layer in sorted(range(len(slots)), key=lambda layer: -weights[layer]):
+        slots[layer] += min(capacities[layer] - slots[layer], total - sum(slots))
+    return slots
