@@ -91,7 +91,7 @@ def test_a_prefill_keeps_the_windows_of_all_methods_defaults_included() -> None:
 def test_prompts_of_a_shard_have_its_seeds_and_all_depths() -> None:
     spec = one(grid_of(needle=NEEDLE), "results/r/prompts/needle/smollm2-135m/aware-512-1.jsonl")
     assert spec == {
-        "kind": "prompts", "study": "needle", "model": "smollm2-135m", "mode": "aware", "context": 512,
+        "kind": "prompts", "study": "needle", "model": "smollm2-135m", "task": "needle", "mode": "aware", "context": 512,
         "seeds": [2], "depths": [10, 90], "haystack": "sentences",
     }  # fmt: skip
 
