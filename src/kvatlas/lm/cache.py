@@ -3,7 +3,7 @@
 A `CompressedCache` is a list of layers. Each layer holds its slots in a *store* (full precision here; quantized stores
 live in `kvatlas.compression.quantizers`) and, beside them, per-slot *statistics*: the original position, the number of
 tokens that a slot stands for, and the attention statistics that a policy reads. Whatever selects slots selects their
-statistics with them. The cache knows nothing of policies: it selects or replaces slots when told to, and counts bytes.
+statistics with them. The cache knows nothing of policies: it selects or replaces slots on request, and counts bytes.
 """
 
 from __future__ import annotations

@@ -23,14 +23,14 @@ _HEADER_LIMIT = 100_000_000  # bytes; the format's own limit for the JSON header
 
 def model_files(folder: Path) -> list[str]:
     """The model files below `folder`, as sorted relative paths with `/`; hidden folders are left out."""
-    found: set[str] = set()
+    files: set[str] = set()
     for pattern in MODEL_FILES:
         for path in folder.rglob(pattern):
             relative = path.relative_to(folder)
             hidden = any(part.startswith(".") for part in relative.parts)
             if path.is_file() and not hidden and path.name != PROVENANCE:
-                found.add(relative.as_posix())
-    return sorted(found)
+                files.add(relative.as_posix())
+    return sorted(files)
 
 
 def check_folder(folder: Path, label: str) -> None:

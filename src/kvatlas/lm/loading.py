@@ -59,15 +59,15 @@ class LanguageModel:
 
         Raises KvatlasError when the folder is incomplete or the architecture lacks the attention interface.
         """
-        where = pick_device(device)
-        if where.type == "cuda":
+        target = pick_device(device)
+        if target.type == "cuda":
             # Sums over clusters use atomics otherwise, and two runs would differ in their last bits.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True, warn_only=True)
         try:
             model = AutoModelForCausalLM.from_pretrained(
                 str(folder),
-                dtype=pick_dtype(dtype, where),
+                dtype=pick_dtype(dtype, target),
                 attn_implementation=ATTENTION_NAME,
                 use_safetensors=True,
                 local_files_only=True,
@@ -78,7 +78,7 @@ class LanguageModel:
             raise KvatlasError(
                 f"model folder {folder}: it cannot be loaded ({reason}); fetch the model again"
             ) from error
-        nn.Module.to(model, where)
+        nn.Module.to(model, target)
         return cls.wrap(model, tokenizer)
 
     @classmethod
@@ -156,8 +156,8 @@ class LanguageModel:
         `after_block` is called when a block is in the cache, for schedules that compress while they stream.
         """
         hidden: Tensor | None = None
-        for part in ids.split(block or ids.shape[1], dim=1):
-            hidden = self.forward(part, cache)
+        for chunk in ids.split(block or ids.shape[1], dim=1):
+            hidden = self.forward(chunk, cache)
             if after_block is not None:
                 after_block()
         if hidden is None:

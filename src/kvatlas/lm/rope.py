@@ -52,12 +52,12 @@ class Rotary:
         angles = (self._angles(end, keys) - self._angles(start, keys)).to(torch.float64)
         cos, sin = angles.cos().to(torch.float32), angles.sin().to(torch.float32)
         half = self.inverse_frequencies.shape[0]
-        low, high, rest = keys.float().split([half, half, keys.shape[-1] - 2 * half], dim=-1)
-        return torch.cat([low * cos - high * sin, high * cos + low * sin, rest], dim=-1).to(keys.dtype)
+        low, high, unrotated = keys.float().split([half, half, keys.shape[-1] - 2 * half], dim=-1)
+        return torch.cat([low * cos - high * sin, high * cos + low * sin, unrotated], dim=-1).to(keys.dtype)
 
     def _angles(self, positions: Tensor | float, keys: Tensor) -> Tensor:
-        where = torch.as_tensor(positions, dtype=torch.float32, device=keys.device)
-        return (where[..., None] * self.inverse_frequencies.to(keys.device)).to(torch.float64)
+        at = torch.as_tensor(positions, dtype=torch.float32, device=keys.device)
+        return (at[..., None] * self.inverse_frequencies.to(keys.device)).to(torch.float64)
 
 
 def inversion_error(rotary: Rotary, keys: Tensor, positions: Tensor) -> float:

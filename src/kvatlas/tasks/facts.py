@@ -78,9 +78,9 @@ class FactTask:
         sentences = split_sentences(corpus or "") if haystack == "corpus" else None
         rows = []
         for seed in seeds:
-            here = depths or [rng_for(self._wording.study, haystack, context, seed, "depth").randrange(101)]
+            chosen_depths = depths or [rng_for(self._wording.study, haystack, context, seed, "depth").randrange(101)]
             hay: Haystack | None = None
-            for depth in here:
+            for depth in chosen_depths:
                 facts = self._facts(mode, context, seed, depth, haystack, corpus or "")
                 pieces = self._pieces(mode, facts)
                 if mode != "no_context" and hay is None:
@@ -168,13 +168,13 @@ class FactTask:
         pieces: Sequence[list[int]],
         hay: Haystack | None,
         depth: float,
-        where: tuple[object, ...],
+        haystack_key: tuple[object, ...],
     ) -> dict[str, Any]:
         asked = facts[-1]
         ids = list(pieces[0])
         span = None
         if hay is not None:
-            body, start, length = self._insert(facts, hay, depth, where)
+            body, start, length = self._insert(facts, hay, depth, haystack_key)
             span = [len(ids) + start, len(ids) + start + length]
             ids += body
             n_context = len(ids)
@@ -194,7 +194,7 @@ class FactTask:
         }
 
     def _insert(
-        self, facts: Sequence[Fact], hay: Haystack, depth: float, where: tuple[object, ...]
+        self, facts: Sequence[Fact], hay: Haystack, depth: float, haystack_key: tuple[object, ...]
     ) -> tuple[list[int], int, int]:
         """The haystack with the facts in it, the asked-for fact's offset in it and its token count."""
         needle = encode(self._tokenizer, " " + facts[-1].sentence)
@@ -205,7 +205,7 @@ class FactTask:
             return body, at, len(needle)
         other = encode(self._tokenizer, " " + facts[0].sentence)
         # The other fact stands in the other half of the haystack, so that the two are never side by side.
-        rng = rng_for(self._wording.study, *where, f"{depth:g}", "other")
+        rng = rng_for(self._wording.study, *haystack_key, f"{depth:g}", "other")
         other_at = hay.offset_at((depth + rng.uniform(35, 65)) % 100)
         if other_at >= at:
             body[other_at + len(needle) : other_at + len(needle)] = other

@@ -14,6 +14,6 @@ def normalise(text: str) -> str:
 
 
 def contains_answer(text: str, answer: str) -> bool:
-    """Tell whether `answer` stands in `text` as it is, not as a part of a longer word or number."""
+    """Return whether `answer` stands in `text` as it is, not as a part of a longer word or number."""
     pattern = rf"(?<![\w]){re.escape(normalise(answer))}(?![\w])"
     return re.search(pattern, normalise(text)) is not None

@@ -81,9 +81,9 @@ def multi_turn(rng: random.Random) -> Task:
     """A rule of the conversation, six turns of chatter, and a question that only the rule answers."""
     code, thing = needle.draw_code(rng), f"{rng.choice(words.KEY_ADJECTIVES)} {rng.choice(words.KEY_NOUNS)}"
     chatter = [
-        part
+        turn
         for reply in rng.sample(_ACKNOWLEDGEMENTS, TURNS)
-        for part in (message("user", SLOT), message("assistant", reply))
+        for turn in (message("user", SLOT), message("assistant", reply))
     ]
     question, reply = f"What is the access code of the {thing}?", f"The access code of the {thing} is {code}."
     return Task(
@@ -184,7 +184,7 @@ def _compose(
             f"{context - free + n_fillers}; use a longer context"
         )
     # The first fillers are one token longer where the free tokens do not divide evenly.
-    sizes = [free // n_fillers + (place < free % n_fillers) for place in range(n_fillers)]
+    sizes = [free // n_fillers + (filler < free % n_fillers) for filler in range(n_fillers)]
     ids, span = list(pieces[0]), [0, 0]
     for slot, piece in enumerate(pieces[1:]):
         if slot == task.fact_slot:

@@ -119,7 +119,7 @@ def test_a_cell_holds_a_trial_per_prompt_with_every_head_of_every_layer(root, po
         assert min(value for row in trial["alr"] for value in row) >= -1e-9
 
 
-def test_methods_without_an_order_and_short_texts_are_told(root):
+def test_methods_without_an_order_and_short_texts_are_reported(root):
     with pytest.raises(KvatlasError, match="'emeans_post_rope' has no order of eviction"):
         cell(root, {"name": "emeans_post_rope", "window": 4})
     with pytest.raises(KvatlasError, match="do not hold 400 prompts of 38 tokens"):

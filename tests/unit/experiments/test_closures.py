@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvatlas.grid import config, studies
+from kvatlas.tracking import dependencies
 from kvatlas.tracking.fingerprint import closure
 from tests.support.places import ROOT
 
@@ -30,3 +31,9 @@ def test_a_kind_depends_on_neither_the_grid_nor_the_pages(kind: str) -> None:
     assert not [
         name for name in closure((f"{PACKAGE}.{kind}",)) if name.split(".")[1:2] and name.split(".")[1] in above
     ]
+
+
+def test_prompts_depend_on_their_task_and_on_no_other() -> None:
+    files = dependencies.cell_code({"kind": "prompts", "task": "passkey"})
+    assert "src/kvatlas/tasks/passkey.py" in files
+    assert not {"src/kvatlas/tasks/needle.py", "src/kvatlas/tasks/suite.py"} & set(files)

@@ -171,6 +171,6 @@ def test_a_stream_is_the_same_twice_and_its_speed_is_no_part_of_its_trial(inputs
     assert one.timing["stream_tokens_per_s"] > 0
 
 
-def test_a_text_that_is_too_short_is_told(inputs):
+def test_a_text_that_is_too_short_is_reported(inputs):
     with pytest.raises(KvatlasError, match=r"tokens: the text has \d+ tokens, not 100000"):
         trial(inputs, {"name": "full"}, budget="none", tokens=100_000)

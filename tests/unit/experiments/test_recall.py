@@ -137,7 +137,7 @@ def test_a_broken_prefill_file_is_named_and_no_cell_is_written(damage, inputs, t
     assert not list(tmp_path.glob("cell*"))
 
 
-def test_a_prompt_past_the_models_limit_is_told(tmp_path):
+def test_a_prompt_past_the_models_limit_is_reported(tmp_path):
     make_model_dir(tmp_path / "model", "llama", max_positions=32)
     lm = LanguageModel.load(tmp_path / "model")
     with pytest.raises(KvatlasError, match="past the model's limit of 32 tokens"):

@@ -70,19 +70,19 @@ def test_nbytes_counts_every_tensor_that_is_held():
     assert cache.nbytes == held_nbytes(cache) == cache.payload_nbytes + 2 * 3 * 2 * 2 * 20 * 4
 
 
-def test_selected_slots_keep_their_positions_columns_and_peak():
+def test_selected_slots_keep_their_positions_statistics_and_peak():
     lm = LanguageModel.wrap(tiny_model("qwen2"))
     cache = lm.new_cache(Observation(cumulative=True))
     with torch.inference_mode():
         lm.prefill(random_ids(2, 12), cache)
         before = cache.nbytes
         index = torch.tensor([0, 3, 11]).expand(2, 2, 3)
-        statistics = {name: statistic.clone() for name, statistic in cache.layers[0].statistics.items()}
+        statistics = {name: statistic.clone() for name, statistic in cache.layers[0].slot_statistics.items()}
         for layer in cache.layers:
             layer.select(index)
         assert cache.layers[0].positions()[0, 0].tolist() == [0, 3, 11]
         for name, statistic in statistics.items():
-            assert torch.equal(cache.layers[0].statistics[name], statistic.gather(2, index))
+            assert torch.equal(cache.layers[0].slot_statistics[name], statistic.gather(2, index))
         assert cache.nbytes < before == cache.peak_nbytes
         lm.forward(random_ids(2, 2), cache)
     assert cache.layers[0].positions()[0, 0].tolist() == [0, 3, 11, 12, 13]
