@@ -20,7 +20,7 @@ from markupsafe import Markup
 from kvatlas.analysis.studies import needle
 from kvatlas.analysis.trials import write_parquet
 from kvatlas.errors import KvatlasError
-from kvatlas.reporting import escape, render, tables
+from kvatlas.reporting import environment, escape, recall_tables, render
 from kvatlas.reporting.hub import cards
 from tests.support import synthetic
 from tests.support.places import ROOT
@@ -126,7 +126,7 @@ def test_every_table_keeps_its_columns(readme: str) -> None:
 
 
 def test_the_main_table_of_the_page_is_the_table_of_the_results(readme: str) -> None:
-    table = tables.summary(RESULTS, {"rows": []}, "needle", "smollm2-135m", "agnostic")
+    table = recall_tables.summary(RESULTS, {"rows": []}, "needle", "smollm2-135m", "agnostic")
     for row in table.rows:
         name, *cells = (escape.cell(cell) for cell in row.cells)
         assert f"| [{name}](cells.md#{row.source}) | {' | '.join(cells)} |" in readme
@@ -198,7 +198,7 @@ def test_a_run_without_the_needle_study_still_has_its_pages(tmp_path: Path) -> N
     write_report(tmp_path, results, [], {"run": "bare", "config": {}, "models": {}, "packages": {}, "hardware": {}})
     render.write_pages(tmp_path)
     page = (tmp_path / "README.md").read_text()
-    assert "The needle study is not part of this run." in page
+    assert "No study of this run has a section." in page
     assert "## Figures" not in page
     assert "no trials with generated text" in (tmp_path / "samples.md").read_text()
 
@@ -287,13 +287,13 @@ def test_samples_show_the_same_prompts_for_every_arm(report: Path) -> None:
 
 
 def test_what_a_template_prints_is_escaped_unless_it_is_markup() -> None:
-    made = render.environment()
-    assert made.from_string("{{ x }}").render(x="a|b") == "a&#124;b"
-    assert made.from_string("{{ x }}").render(x=Markup("a|b")) == "a|b"
-    assert made.from_string("{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(x) }}").render(x="`") == "<&#96;>"
-    assert made.from_string("{{ x | html }}").render(x='"<') == "&#34;&#60;"
+    templates = environment.markdown()
+    assert templates.from_string("{{ x }}").render(x="a|b") == "a&#124;b"
+    assert templates.from_string("{{ x }}").render(x=Markup("a|b")) == "a|b"
+    assert templates.from_string("{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(x) }}").render(x="`") == "<&#96;>"
+    assert templates.from_string("{{ x | html }}").render(x='"<') == "&#34;&#60;"
     with pytest.raises(UndefinedError):
-        made.from_string("{{ missing }}").render()
+        templates.from_string("{{ missing }}").render()
 
 
 @pytest.mark.parametrize("name", ["results.json", "timings.json", "config.json", "trials.parquet"])

@@ -1,0 +1,62 @@
+"""Claims on the page: every one that was judged has a line and a statement, with its effect in the reader's unit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvatlas.reporting import evidence, labels, tables
+from tests.support import synthetic
+from tests.support.places import ROOT
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    return synthetic.results_json(
+        synthetic.recall_trials(),
+        claims_file=ROOT / "config/claims.yaml",
+        published=ROOT / "config/published",
+    )
+
+
+def column(table: tables.Table, name: str) -> list[str]:
+    return [row.cells[table.columns.index(name)] for row in table.rows]
+
+
+def test_every_claim_of_a_study_that_was_run_has_a_line_and_a_statement(results: dict[str, Any]) -> None:
+    claims = [claim for claim in results["claims"] if claim["study"] == "needle"]
+    table = evidence.claims(results)
+    assert column(table, "Claim") == [claim["sentence"] for claim in claims]
+    assert column(table, "Verdict") == [claim["verdict"] for claim in claims]
+    said = [item.sentence for _, items in evidence.statements(results, "needle") for item in items]
+    assert sorted(said) == sorted(claim["sentence"] for claim in claims)
+    assert sum(count for _, count in evidence.verdict_counts(results)) == len(claims)
+    assert dict(evidence.untested(results)).keys() == {c["study"] for c in results["claims"]} - {"needle"}
+
+
+def test_topics_name_only_claims_that_exist(results: dict[str, Any]) -> None:
+    known = {claim["id"] for claim in results["claims"]}
+    assert {name for _, names in evidence.TOPICS for name in names} <= known
+
+
+@pytest.mark.parametrize(
+    ("claim", "effect", "bounds"),
+    [
+        (
+            {"metric": "recall", "test": "superiority", "effect": 0.125, "ci": [-0.05, 0.3]},
+            "+12.5 points",
+            "−5.0 to 30.0",
+        ),
+        (
+            {"metric": "ref_nll", "test": "superiority", "effect": 0.0, "ci": [0.0, 0.0]},
+            "PPL 1.00x",
+            "1.00 to 1.00x",
+        ),
+        ({"metric": "recall", "test": "level", "effect": 0.04, "ci": [0.0, 0.1]}, "4.0%", "0.0 to 10.0%"),
+        ({"metric": "embed_cosine", "test": "superiority", "effect": 0.1, "ci": None}, "+0.100", labels.DASH),
+        ({"metric": "recall", "test": "level", "effect": None, "ci": None}, labels.DASH, labels.DASH),
+    ],
+)
+def test_effects_are_told_in_the_readers_unit(claim: dict[str, Any], effect: str, bounds: str) -> None:
+    assert evidence.effect_text(claim) == (effect, bounds)

@@ -1,0 +1,48 @@
+"""Published against reproduced: each published number is beside ours, or counted with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvatlas.reporting import reproduction, tables
+from tests.support import synthetic
+from tests.support.places import ROOT
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    return synthetic.results_json(
+        synthetic.recall_trials(),
+        claims_file=ROOT / "config/claims.yaml",
+        published=ROOT / "config/published",
+    )
+
+
+def column(table: tables.Table, name: str) -> list[str]:
+    return [row.cells[table.columns.index(name)] for row in table.rows]
+
+
+def test_published_numbers_are_either_beside_ours_or_counted_with_the_reason(results: dict[str, Any]) -> None:
+    total = sum(int(cell) for cell in column(reproduction.not_reproduced(results), "Numbers"))
+    assert total + len(reproduction.published(results).rows) == len(results["published"])
+    compared = {
+        "source": "s",
+        "table": "t",
+        "label": "SnapKV",
+        "arm": "snapkv-4x",
+        "model": "m",
+        "metric": "recall_pct",
+        "published": 84.4,
+        "status": "compared",
+        "reason": "",
+        "subset": "all",
+        "reproduced": 80.0,
+        "difference": -4.4,
+        "ci": [60.0, 92.0],
+        "inside": True,
+        "n": 45,
+    }
+    (line,) = reproduction.published({"published": [compared]}).rows
+    assert line.cells[4:] == ("84.400", "80.000", "−4.400", "60.000 to 92.000", "yes", "45")
