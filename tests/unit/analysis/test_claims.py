@@ -11,7 +11,7 @@ import yaml
 from scipy import stats as scipy_stats
 
 from kvatlas.analysis.claims import claim_file, judge, verdicts
-from kvatlas.analysis.statistics import paired_tests
+from kvatlas.analysis.statistics import multiplicity, paired_tests
 from kvatlas.analysis.studies import needle
 from kvatlas.errors import KvatlasError
 from kvatlas.files import read_json
@@ -135,7 +135,7 @@ def test_all_parts_must_hold_and_one_contradicted_part_is_enough() -> None:
 def test_primary_claims_share_holm_and_secondary_ones_benjamini_hochberg() -> None:
     rows = [contrast(spread(mean, 0.2), versus=f"v{i}") for i, mean in enumerate((0.08, 0.12, 0.2))]
     arms = [{"model": MODEL, "mode": "aware", "arm": arm} for arm in ("a-4x", "v0", "v1", "v2")]
-    for family, correct in (("primary", paired_tests.holm), ("secondary", paired_tests.benjamini_hochberg)):
+    for family, correct in (("primary", multiplicity.holm), ("secondary", multiplicity.benjamini_hochberg)):
         items = [claim(id=f"c{i}", contrasts=(("a-4x", f"v{i}"),), family=family) for i in range(3)]
         judged = judge.evaluate(items, results(rows, arms))
         assert [r["p_adjusted"] for r in judged] == pytest.approx(correct([r["p"] for r in judged]))

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from kvatlas.analysis.statistics import intervals, paired_tests
+from kvatlas.analysis.statistics import intervals, multiplicity, paired_tests
 
 NEEDLES = 5  # per (context x seed) trial of the published study
 
@@ -211,36 +211,41 @@ def test_non_inferiority_is_scipys_one_sided_t_test_against_the_margin(values: l
     assert paired_tests.non_inferiority(values, margin) == pytest.approx(float(expected), abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "p"),
-    [(5, 0, 0.0625), (3, 0, 0.25), (2, 0, 0.5), (1, 0, 1.0), (8, 0, 0.0078125), (0, 0, 1.0), (0, 8, 0.0078125)],
-)
-def test_mcnemar_is_exact_and_survives_an_empty_table(first: int, second: int, p: float) -> None:
-    assert paired_tests.mcnemar(first, second) == pytest.approx(p)
-
-
 def test_holm_of_the_published_task_suite_leaves_nothing_below_5_percent() -> None:
     # Exact McNemar p of eleven arms of nine tasks against the control, from the numbers of tasks lost.
     lost = [0, 0, 0, 1, 8, 7, 6, 6, 6, 6, 5]
-    p = [paired_tests.mcnemar(k, 0) for k in lost]
-    assert min(paired_tests.holm(p)) == pytest.approx(0.086, abs=5e-4)
-    assert min(paired_tests.benjamini_hochberg(p)) == pytest.approx(0.057, abs=5e-4)
+    p = [float(scipy_stats.binomtest(k, k).pvalue) if k else 1.0 for k in lost]
+    assert min(multiplicity.holm(p)) == pytest.approx(0.086, abs=5e-4)
+    assert min(multiplicity.benjamini_hochberg(p)) == pytest.approx(0.057, abs=5e-4)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 @settings(max_examples=100, deadline=None)
 def test_adjusted_p_values_keep_the_order_and_never_shrink(p: list[float]) -> None:
-    for adjusted in (paired_tests.holm(p), paired_tests.benjamini_hochberg(p)):
+    for adjusted in (multiplicity.holm(p), multiplicity.benjamini_hochberg(p)):
         assert all(a >= b - 1e-12 for a, b in zip(adjusted, p, strict=True))
         assert all(a <= 1 for a in adjusted)
         order = np.argsort(p, kind="stable")
         assert all(np.diff(np.asarray(adjusted)[order]) >= -1e-12)
-    assert all(h >= b - 1e-12 for h, b in zip(paired_tests.holm(p), paired_tests.benjamini_hochberg(p), strict=True))
+    assert all(h >= b - 1e-12 for h, b in zip(multiplicity.holm(p), multiplicity.benjamini_hochberg(p), strict=True))
+
+
+def test_rows_are_adjusted_with_those_they_were_tested_with() -> None:
+    p = [0.01, 0.02, 0.03, 0.04, 0.05]
+    groups = ["a", "b", "a", "b", "a"]
+    rows = [{"p": value, "family": "primary", "group": group} for value, group in zip(p, groups, strict=True)]
+    rows += [{"p": value, "family": "other", "group": "a"} for value in p]
+    multiplicity.adjust(rows, lambda row: row["group"])
+    for group in ("a", "b"):
+        members = [row for row in rows[:5] if row["group"] == group]
+        assert [row["p_holm"] for row in members] == multiplicity.holm([row["p"] for row in members])
+    assert [row["p_bh"] for row in rows[5:]] == multiplicity.benjamini_hochberg(p)
+    assert {row["p_bh"] for row in rows[:5]} == {row["p_holm"] for row in rows[5:]} == {None}
 
 
 def test_holm_steps_down() -> None:
-    assert paired_tests.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
-    assert paired_tests.holm([]) == paired_tests.benjamini_hochberg([]) == []
+    assert multiplicity.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert multiplicity.holm([]) == multiplicity.benjamini_hochberg([]) == []
 
 
 def test_interaction_is_zero_where_losses_add_up() -> None:
