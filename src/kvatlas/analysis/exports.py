@@ -41,7 +41,8 @@ MEASUREMENT_SCHEMA: pa.Schema = pa.schema(
 """`layer` and `head` are null for a number of the whole cache; `head` is a query head, or a KV head for metrics in `_kv`."""
 
 _MEASURED = ("attention_loss", "quantizer_error")
-_PLACES = ("context", "queries", "prompt", "chunk")
+"""The studies whose trials are measurements."""
+_COORDINATES = ("context", "queries", "prompt", "chunk")
 
 Trial = Mapping[str, Any]
 
@@ -62,13 +63,13 @@ def write(folder: Path, trials: Mapping[str, Iterable[Trial]], names: Collection
 
 def measurements(study: str, trial: Trial) -> Iterator[dict[str, Any]]:
     """Yield every number of a trial, with its layer and head."""
-    place = {"study": study, **{key: trial.get(key) for key in ("model", "arm", "id", "granularity")}}
-    for metric, found in trial.items():
-        if metric in _PLACES or isinstance(found, str | bool) or found is None:
+    ids = {"study": study, **{key: trial.get(key) for key in ("model", "arm", "id", "granularity")}}
+    for metric, measured in trial.items():
+        if metric in _COORDINATES or isinstance(measured, str | bool) or measured is None:
             continue
-        for layer, values in enumerate(found) if isinstance(found, list) else [(None, found)]:
+        for layer, values in enumerate(measured) if isinstance(measured, list) else [(None, measured)]:
             for head, value in enumerate(values) if isinstance(values, list) else [(None, values)]:
-                yield place | {"metric": metric, "layer": layer, "head": head, "value": float(value)}
+                yield ids | {"metric": metric, "layer": layer, "head": head, "value": float(value)}
 
 
 def _write(path: Path, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:

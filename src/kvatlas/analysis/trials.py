@@ -55,7 +55,7 @@ def load(paths: Iterable[Path | str], embeddings: Path | str | Sequence[Path | s
     """
     trials: list[Trial] = []
     for path in sorted(Path(p) for p in paths):
-        trials.extend(_read_cell(path))
+        trials.extend(_trials_of(path))
     _refuse_duplicates(trials)
     if embeddings is not None:
         files = [embeddings] if isinstance(embeddings, (str, Path)) else list(embeddings)
@@ -90,18 +90,23 @@ def read_parquet(path: Path | str) -> list[Trial]:
     return rows
 
 
-def _read_cell(path: Path) -> list[Trial]:
+def _trials_of(path: Path) -> list[Trial]:
+    spec, rows = _read_cell(path)
+    if not rows:
+        raise KvatlasError(f"{path}: holds no trials; delete the cell and run the same command again")
+    for line, row in enumerate(rows, start=2):
+        _check_trial(row, spec, f"{path}:{line}")
+    return [{"embed_cosine": None, **row, "cell": path.as_posix()} for row in rows]
+
+
+def _read_cell(path: Path) -> tuple[dict[str, Any], list[Any]]:
+    """Return the spec and the trials of a cell's file."""
     header, *rows = read_jsonl(path) or [None]
     if not isinstance(header, dict) or not isinstance(header.get("cell"), dict):
         raise KvatlasError(
             f"{path}: its first line is not a cell header; delete the cell and run the same command again"
         )
-    if not rows:
-        raise KvatlasError(f"{path}: holds no trials; delete the cell and run the same command again")
-    spec = header["cell"]
-    for number, row in enumerate(rows, start=2):
-        _check_trial(row, spec, f"{path}:{number}")
-    return [{"embed_cosine": None, **row, "cell": path.as_posix()} for row in rows]
+    return header["cell"], rows
 
 
 def _check_trial(row: Any, spec: Mapping[str, Any], where: str) -> None:

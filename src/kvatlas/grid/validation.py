@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,16 @@ _TYPES = {"int": "a whole number", "float": "a number", "str": "a text", "bool":
 def check(config: Config, root: Path) -> None:
     """Check models, methods and studies; `root` holds config/models.yaml. Raises KvatlasError for the first mistake."""
     models, texts = load_models(root / MODELS_FILE), load_texts(root / TEXTS_FILE)
-    for place, name in enumerate(config["models"]):
-        _named(f"models[{place}]", find_model, models, name, "lm")
-    _named("embedder", find_model, models, config["embedder"], "embedder")
+    for index, name in enumerate(config["models"]):
+        _require(f"models[{index}]", find_model, models, name, "lm")
+    _require("embedder", find_model, models, config["embedder"], "embedder")
     for method in config.get("methods", {}):
         _check_method(config, method)
     for study, block in config["studies"].items():
         _StudyCheck(config, f"studies.{study}", study, block, models).run(texts)
 
 
-def _named(path: str, find: Any, *arguments: Any) -> None:
+def _require(path: str, find: Any, *arguments: Any) -> None:
     try:
         find(*arguments)
     except KvatlasError as error:
@@ -95,10 +96,10 @@ class _StudyCheck:
 
     def run(self, texts: Mapping[str, Mapping[str, Any]]) -> None:
         """Run all checks."""
-        for place, model in enumerate(self.models):
+        for index, model in enumerate(self.models):
             if model not in self.config["models"]:
                 known = ", ".join(self.config["models"])
-                raise KvatlasError(f"{self.path}.models[{place}]: '{model}' is not one of this run's models: {known}")
+                raise KvatlasError(f"{self.path}.models[{index}]: '{model}' is not one of this run's models: {known}")
         self._check_seeds()
         self._check_text(texts)
         self._check_lengths()
@@ -126,7 +127,7 @@ class _StudyCheck:
                 f"{self.path}.text: a corpus haystack needs a text of {TEXTS_FILE}; known: {', '.join(texts)}"
             )
         if "text" in self.block:
-            _named(f"{self.path}.text", find_text, texts, self.block["text"])
+            _require(f"{self.path}.text", find_text, texts, self.block["text"])
 
     def _check_lengths(self) -> None:
         key = "contexts" if "contexts" in self.block else "tokens" if "tokens" in self.block else "context"
@@ -142,39 +143,43 @@ class _StudyCheck:
                     )
 
     def _arm_lists(self) -> list[tuple[str, list[Config]]]:
-        found = [(f"{self.path}.modes.{mode}", value) for mode, value in self.block.get("modes", {}).items()]
+        lists = [(f"{self.path}.modes.{mode}", value) for mode, value in self.block.get("modes", {}).items()]
         if "arms" in self.block:
-            found.append((f"{self.path}.arms", self.block["arms"]))
-        return [(path, [value] if isinstance(value, dict) else value) for path, value in found]
+            lists.append((f"{self.path}.arms", self.block["arms"]))
+        return [(path, [value] if isinstance(value, dict) else value) for path, value in lists]
 
     def _check_arms(self, path: str, entries: list[Config]) -> None:
         arms: Counter[tuple[Any, ...]] = Counter()
-        for place, entry in enumerate(entries):
-            here = path if len(entries) == 1 else f"{path}[{place}]"
-            if "budgets" not in entry and entry["methods"] != [policy_parameters.FULL]:
-                raise KvatlasError(f'{here}.budgets: this key is missing; methods need budgets such as "4x"')
-            self._check_methods(f"{here}.methods", entry["methods"])
-            self._check_quantizers(f"{here}.quantizers", entry.get("quantizers", []))
-            for name in entry.get("protections", []):
-                known = ["base", *self.block.get("protections", {})]
-                if name not in known:
-                    raise KvatlasError(f"{here}.protections: {_unknown('protection', name, known)}")
-            self._check_contexts(f"{here}.contexts", entry)
-            self._check_budgets(f"{here}.budgets", entry)
-            arms.update(
-                (method, budget, quantizer, protection, context, protocol, block)
-                for method in entry["methods"]
-                if method != policy_parameters.FULL
-                for budget in entry.get("budgets", [])
-                for quantizer in entry.get("quantizers", [policy_parameters.NO_QUANTIZER])
-                for protection in entry.get("protections", ["base"])
-                for context in entry.get("contexts", self.contexts)
-                for protocol in entry.get("protocols", self.block.get("protocols", ["online"]))
-                for block in entry.get("blocks", [0])
-            )
+        for index, entry in enumerate(entries):
+            self._check_entry(path if len(entries) == 1 else f"{path}[{index}]", entry)
+            arms.update(self._crossed(entry))
         for (method, budget, *_), count in arms.items():
             if count > 1:
                 raise KvatlasError(f"{path}: method '{method}' at budget '{budget}' is listed twice")
+
+    def _check_entry(self, path: str, entry: Config) -> None:
+        if "budgets" not in entry and entry["methods"] != [policy_parameters.FULL]:
+            raise KvatlasError(f'{path}.budgets: this key is missing; methods need budgets such as "4x"')
+        self._check_methods(f"{path}.methods", entry["methods"])
+        self._check_quantizers(f"{path}.quantizers", entry.get("quantizers", []))
+        for name in entry.get("protections", []):
+            known = ["base", *self.block.get("protections", {})]
+            if name not in known:
+                raise KvatlasError(f"{path}.protections: {_unknown('protection', name, known)}")
+        self._check_contexts(f"{path}.contexts", entry)
+        self._check_budgets(f"{path}.budgets", entry)
+
+    def _crossed(self, entry: Config) -> Iterator[tuple[Any, ...]]:
+        """What an entry's lists cross into; the full cache is in every mode, so it is not counted."""
+        return product(
+            [method for method in entry["methods"] if method != policy_parameters.FULL],
+            entry.get("budgets", []),
+            entry.get("quantizers", [policy_parameters.NO_QUANTIZER]),
+            entry.get("protections", ["base"]),
+            entry.get("contexts", self.contexts),
+            entry.get("protocols", self.block.get("protocols", ["online"])),
+            entry.get("blocks", [0]),
+        )
 
     def _check_contexts(self, path: str, entry: Config) -> None:
         for context in entry.get("contexts", []):

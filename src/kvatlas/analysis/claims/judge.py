@@ -35,8 +35,9 @@ from typing import Any
 from kvatlas.analysis.claims import verdicts
 from kvatlas.analysis.claims.claim_file import Claim, known, load
 from kvatlas.analysis.claims.verdicts import Part
-from kvatlas.analysis.statistics import paired_tests
+from kvatlas.analysis.statistics import multiplicity
 from kvatlas.analysis.statistics.intervals import DESCRIPTIVE_BELOW
+from kvatlas.analysis.statistics.multiplicity import PRIMARY
 from kvatlas.analysis.studies.clusters import METRICS, RECALL_METRICS
 from kvatlas.analysis.studies.recall_contrasts import Pair
 
@@ -82,8 +83,7 @@ def evaluate(claims: Sequence[Claim], results: Mapping[str, Any], *, alpha: floa
             families.setdefault((item.model, item.claim.study, item.claim.family), []).append(item)
     adjusted: dict[int, float] = {}
     for (_, _, family), members in families.items():
-        correct = paired_tests.holm if family == "primary" else paired_tests.benjamini_hochberg
-        values = correct([item.p for item in members if item.p is not None])
+        values = multiplicity.adjusted([item.p for item in members if item.p is not None], family)
         adjusted.update((id(item), value) for item, value in zip(members, values, strict=True))
     return [_verdict_row(item, adjusted.get(id(item)), alpha) for item in judged]
 
@@ -106,7 +106,7 @@ class _Judged:
 
 def _level(claim: Claim, sizes: Mapping[tuple[str, str], int], alpha: float) -> float:
     """Return the level at which Holm rejects the smallest p of a family, for primary claims; `alpha` for the rest."""
-    return alpha / sizes[claim.study, claim.family] if claim.family == "primary" else alpha
+    return alpha / sizes[claim.study, claim.family] if claim.family == PRIMARY else alpha
 
 
 def _judge(claim: Claim, model: str | None, section: Mapping[str, Any] | None, alpha: float) -> _Judged:

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvatlas.errors import KvatlasError
+from kvatlas.grid.arms import Arm
+from kvatlas.grid.policy_parameters import FULL, NO_QUANTIZER
 
 DEPTHS = (10, 30, 50, 70, 90)
 
 METHODS = {
-    "Baseline": "full",
-    "No compression": "full",
+    "Baseline": FULL,
+    "No compression": FULL,
     "Naive Drop": "naive_drop",
     "StreamingLLM": "streaming_llm",
     "H2O": "h2o",
@@ -32,10 +34,10 @@ METHODS = {
 """The studies' names of methods -> method ids."""
 
 PASSKEY_ARMS = {
-    "No compression": "full",
-    "L2Compress": "l2norm-10pct-skip01",
-    "KeyDiff": "keydiff-10pct",
-    "SnapKV": "snapkv-1024slots",
+    "No compression": Arm(FULL),
+    "L2Compress": Arm("l2norm", "10%", protection="skip01"),
+    "KeyDiff": Arm("keydiff", "10%"),
+    "SnapKV": Arm("snapkv", "1024"),
 }
 SUITE_POLICIES = {"attention_sink": "sink_recent"}
 
@@ -60,20 +62,18 @@ class Table:
     mode: str | None = None
 
 
-def _geometric_arm(row: Mapping[str, str]) -> str:
-    method = _method(row)
-    return method if method == "full" else f"{method}-{row['ratio']}x"
+def _geometric_arm(row: Mapping[str, str]) -> Arm:
+    return Arm(_method(row), f"{row['ratio']}x")
 
 
-def _online_arm(row: Mapping[str, str]) -> str:
-    method = _method(row)
-    return method if method == "full" else f"{method}-1000slots"
+def _online_arm(row: Mapping[str, str]) -> Arm:
+    return Arm(_method(row), "1000")
 
 
-def _suite_arm(row: Mapping[str, str]) -> str:
+def _suite_arm(row: Mapping[str, str]) -> Arm:
     policy = SUITE_POLICIES.get(row["policy"], row["policy"])
-    parts = [policy] if policy == "full" else [policy, f"{row['budget_pct']}pct"]
-    return "-".join(parts if row["precision"] == "fp32" else [*parts, row["precision"]])
+    quantizer = NO_QUANTIZER if row["precision"] == "fp32" else row["precision"]
+    return Arm(policy, f"{row['budget_pct']}%", quantizer)
 
 
 def _method(row: Mapping[str, str]) -> str:
@@ -87,7 +87,7 @@ _GEOMETRIC: dict[str, Any] = {
     "study": "needle",
     "model": "qwen2.5-1.5b-instruct",
     "mode": "aware",
-    "arm": _geometric_arm,
+    "arm": lambda row: _geometric_arm(row).id,
     "grid": {"contexts": (1024, 2048, 3072), "depths": DEPTHS},
     "seeds": 3,
 }
@@ -95,7 +95,7 @@ _SUITE: dict[str, Any] = {
     "source": "kvstudy",
     "study": "task_suite",
     "model": "qwen2.5-0.5b-instruct",
-    "arm": _suite_arm,
+    "arm": lambda row: _suite_arm(row).id,
 }
 
 TABLES: tuple[Table, ...] = (
@@ -125,7 +125,7 @@ TABLES: tuple[Table, ...] = (
         study="passkey",
         model="qwen2.5-3b-instruct",
         mode="aware",
-        arm=lambda row: PASSKEY_ARMS[row["method"]],
+        arm=lambda row: PASSKEY_ARMS[row["method"]].id,
         columns={"accuracy_pct": ("recall", 100.0), "memory_saved_pct": ("saved_share", 100.0)},
         grid={"contexts": (16384,)},
         seeds=3,
@@ -135,7 +135,7 @@ TABLES: tuple[Table, ...] = (
         source="l2kv",
         study="online_lm",
         model="qwen2.5-3b-instruct",
-        arm=_online_arm,
+        arm=lambda row: _online_arm(row).id,
         columns={"perplexity": ("ppl", 1.0), "next_token_accuracy_pct": ("accuracy", 100.0)},
         grid={"tokens": 8192},
     ),

@@ -1,12 +1,14 @@
-"""Paired tests and multiplicity: every p-value compares two arms on the same prompts, cluster by cluster.
+"""Paired tests: every p-value compares two arms on the same prompts, cluster by cluster.
 
-Knows numbers only: no trials, no arms, no files. Intervals of a single arm are in `intervals`.
+Knows numbers only: no trials, no arms, no files. Intervals of a single arm are in `intervals`,
+adjusted p-values in `multiplicity`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,6 +34,10 @@ class Paired:
     df: int
     n_clusters: int
     test: str
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the fields as they stand in a section's contrasts."""
+        return asdict(self) | {"ci": None if self.ci is None else list(self.ci)}
 
 
 def paired_difference(
@@ -80,15 +86,6 @@ def sign_flip(differences: Sequence[float], strata: Sequence[Hashable] | None = 
     )
     words = f"exact ({2**values.size} patterns)" if exact else f"Monte Carlo ({MONTE_CARLO_FLIPS} flips, seed {SEED})"
     return float(result.pvalue), f"sign-flip, {words}"
-
-
-def mcnemar(only_first: int, only_second: int) -> float:
-    """Return the exact McNemar p of a table with these discordant counts; 1 where nothing is discordant.
-
-    For one table of independent prompts only: over clustered needles it rejects too often.
-    """
-    n = only_first + only_second
-    return float(stats.binomtest(only_first, n).pvalue) if n else 1.0
 
 
 def p_above(bound: float, diff: float, se: float, df: int, ci: Interval | None) -> float:
@@ -166,23 +163,6 @@ def perplexity_ratio(
     tail = (1 - CONFIDENCE) / 2
     low, high = np.exp(np.quantile(means, [tail, 1 - tail]))
     return ratio, (float(low), float(high))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's (1979) adjusted p-values, in the given order."""
-    p = np.asarray(p_values, dtype=float)
-    order = np.argsort(p, kind="stable")
-    steps = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(p.size, 0, -1))) if p.size else p
-    adjusted = np.empty_like(p)
-    adjusted[order] = steps
-    return [float(value) for value in adjusted]
-
-
-def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
-    """Return Benjamini and Hochberg's (1995) adjusted p-values, in the given order."""
-    if not p_values:
-        return []
-    return [float(value) for value in stats.false_discovery_control(list(p_values), method="bh")]
 
 
 def interaction(

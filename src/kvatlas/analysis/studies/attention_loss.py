@@ -108,17 +108,5 @@ def _band_contrasts(model: str, metric: str, by_layer: Array) -> list[Row]:
 
 
 def _contrast(model: str, arm: str, versus: str, metric: str, gaps: Array) -> Row:
-    paired = paired_tests.paired_difference(gaps.tolist())
-    return {
-        "model": model,
-        "arm": arm,
-        "versus": versus,
-        "metric": metric,
-        "diff": paired.diff,
-        "ci": None if paired.ci is None else list(paired.ci),
-        "se": paired.se,
-        "df": paired.df,
-        "p": paired.p,
-        "test": paired.test,
-        "n_clusters": paired.n_clusters,
-    }
+    head = {"model": model, "arm": arm, "versus": versus, "metric": metric}
+    return head | paired_tests.paired_difference(gaps.tolist()).as_row()

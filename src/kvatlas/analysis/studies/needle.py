@@ -27,8 +27,9 @@ from kvatlas.analysis.studies.clusters import (
     token_mean,
 )
 from kvatlas.analysis.studies.recall_contrasts import contrast_rows
-from kvatlas.analysis.studies.validity import FULL, NO_CONTEXT, gate_rows, grid_row, noise_rows
+from kvatlas.analysis.studies.validity import NO_CONTEXT, gate_rows, grid_row, noise_rows
 from kvatlas.errors import KvatlasError
+from kvatlas.grid.policy_parameters import FULL, NO_QUANTIZER
 
 FULLY_RETAINED = 0.999  # share of the needle's slots kept over layers and KV heads
 RETENTION_EDGES = (0.0, 0.25, 0.5, 0.75, FULLY_RETAINED)
@@ -99,7 +100,7 @@ def _arm_order(trial: Trial) -> tuple[bool, str, str, bool, str]:
         trial["method"] != FULL,
         trial["budget"],
         trial["method"],
-        trial["quantizer"] != "none",
+        trial["quantizer"] != NO_QUANTIZER,
         trial["arm"],
     )
 
@@ -136,7 +137,7 @@ def _sizes(trials: Sequence[Trial]) -> Row:
     """
 
     def mib(trial: Trial) -> float:
-        if trial["quantizer"] != "none":
+        if trial["quantizer"] != NO_QUANTIZER:
             return float(trial["resident_bytes"])
         beside_payload = trial["resident_bytes"] - trial["payload_bytes"]
         return float(trial["full_bf16_bytes"] * trial["slots"] / trial["full_slots"] + beside_payload)

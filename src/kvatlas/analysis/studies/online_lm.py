@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kvatlas.analysis.statistics import paired_tests
+from kvatlas.analysis.statistics import multiplicity, paired_tests
 from kvatlas.analysis.statistics.intervals import DESCRIPTIVE_BELOW
+from kvatlas.analysis.statistics.multiplicity import PRIMARY
 from kvatlas.analysis.studies import streams
 from kvatlas.analysis.studies.streams import Row, Trial
 from kvatlas.errors import KvatlasError
+from kvatlas.grid.policy_parameters import FULL
 
-FULL = "full"
 BASELINE = "sink_recent"
 ONLINE = "online"
 METRICS = tuple(streams.FIELDS)
@@ -178,7 +179,7 @@ def _contrasts(model: str, arms: Arms, extra: Iterable[Any]) -> list[Row]:
     )
     rows = [
         {"model": model, "arm": arm, "versus": versus, "metric": metric}
-        | {"family": "primary" if (arm, versus, metric) in primary else "other"}
+        | {"family": PRIMARY if (arm, versus, metric) in primary else "other"}
         | streams.contrast(arms[arm], arms[versus], metric, start)
         for arm, versus, metric in wanted
         if (start := _shared_start(arms[arm], arms[versus], metric)) is not None or not metric.startswith("post_")
@@ -192,15 +193,10 @@ def _shared_start(arm: Trial, versus: Trial, metric: str) -> int | None:
 
 
 def _adjusted(rows: list[Row]) -> list[Row]:
-    """Add Holm's p to the primary family and Benjamini and Hochberg's to the rest, and a verdict to each row."""
-    for family, key, correct in (
-        ("primary", "p_holm", paired_tests.holm),
-        ("other", "p_bh", paired_tests.benjamini_hochberg),
-    ):
-        members = [row for row in rows if row["family"] == family]
-        for row, value in zip(members, correct([row["p"] for row in members]), strict=True):
-            row.update({"p_holm": None, "p_bh": None} | {key: value})
-            row["verdict"] = _verdict(row, value)
+    """Add adjusted p-values and a verdict to each row."""
+    multiplicity.adjust(rows)
+    for row in rows:
+        row["verdict"] = _verdict(row, row["p_holm"] if row["family"] == PRIMARY else row["p_bh"])
     return rows
 
 

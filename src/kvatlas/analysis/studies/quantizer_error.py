@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvatlas.analysis.statistics import paired_tests
+from kvatlas.analysis.statistics import multiplicity, paired_tests
 from kvatlas.analysis.statistics.intervals import DESCRIPTIVE_BELOW, stratified_mean
 from kvatlas.errors import KvatlasError
 
@@ -117,23 +117,8 @@ def _contrasts(model: str, own: Mapping[str, Sequence[Trial]], extra: Sequence[A
         differences = [a - b for a, b in zip(*columns, strict=True) if a is not None and b is not None]
         if not differences:
             continue
-        paired = paired_tests.paired_difference(differences)
-        rows.append(
-            {
-                "model": model,
-                "arm": arm,
-                "versus": versus,
-                "metric": metric,
-                "family": "other",
-                "n_clusters": paired.n_clusters,
-                "diff": paired.diff,
-                "ci": None if paired.ci is None else list(paired.ci),
-                "se": paired.se,
-                "df": paired.df,
-                "p": paired.p,
-                "test": paired.test,
-            }
-        )
-    for row, value in zip(rows, paired_tests.benjamini_hochberg([row["p"] for row in rows]), strict=True):
+        head = {"model": model, "arm": arm, "versus": versus, "metric": metric, "family": "other"}
+        rows.append(head | paired_tests.paired_difference(differences).as_row())
+    for row, value in zip(rows, multiplicity.benjamini_hochberg([row["p"] for row in rows]), strict=True):
         row["p_bh"] = value
     return rows

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvatlas.analysis.statistics import paired_tests
+from kvatlas.analysis.statistics import multiplicity, paired_tests
+from kvatlas.analysis.statistics.multiplicity import PRIMARY
+from kvatlas.analysis.studies import arm_twins
 from kvatlas.analysis.studies.clusters import (
     DEPTH_TREND,
     RECALL_METRICS,
@@ -21,6 +23,7 @@ from kvatlas.analysis.studies.clusters import (
     cluster_values,
     stratum_of,
 )
+from kvatlas.grid.policy_parameters import FULL, NO_QUANTIZER
 
 PRIMARY_METRIC = "recall"
 REFERENCE_METHOD = "snapkv"
@@ -56,7 +59,7 @@ def contrast_rows(
     rows += [row for arm in arms if (row := _interaction(arm, table)) is not None]
     for row in rows:
         row.update(model=model, mode=mode, gate_passed=gate_passed or row["metric"] not in RECALL_METRICS)
-    _adjust(rows)
+    multiplicity.adjust(rows, lambda row: row["family"] == PRIMARY and row["versus"] == FULL)
     return rows
 
 
@@ -84,12 +87,12 @@ class _Values:
 def _standard_pairs(arms: Mapping[str, Sequence[Trial]]) -> list[Pair]:
     pairs: list[Pair] = []
     for arm, trials in arms.items():
-        first = trials[0]
-        against = {"full"} if arm != "full" and "full" in arms else set()
-        if first["budget"] != "none" and first["method"] != REFERENCE_METHOD:
-            twin = arm.replace(f"{first['method']}-", f"{REFERENCE_METHOD}-", 1)
-            plain = twin.removesuffix(f"-{first['quantizer']}")
-            against |= {twin} if twin in arms else {plain} & set(arms)
+        against = {FULL} & set(arms) - {arm}
+        if trials[0]["method"] != REFERENCE_METHOD:
+            # The reference with the arm's own quantizer where a study has it, else without one.
+            plain = {**trials[0], "quantizer": NO_QUANTIZER}
+            references = [arm_twins.of_method(row, REFERENCE_METHOD) for row in (trials[0], plain)]
+            against |= set([name for name in references if name is not None and name in arms][:1])
         pairs += [Pair(arm, versus, metric) for versus in sorted(against) for metric in (PRIMARY_METRIC, "ref_nll")]
         pairs.append(Pair(arm, arm, DEPTH_TREND))
     return pairs
@@ -112,52 +115,23 @@ def _contrast(pair: Pair, table: _Values, standard: bool) -> Row | None:
         "arm": pair.arm,
         "versus": pair.versus,
         "metric": pair.metric,
-        "family": "primary" if primary else "other",
+        "family": PRIMARY if primary else "other",
     } | row
 
 
 def _interaction(arm: str, table: _Values) -> Row | None:
-    first = table.arms[arm][0]
-    if first["quantizer"] == "none" or first["budget"] == "none":
+    twins = arm_twins.of_interaction(table.arms[arm][0], table.arms)
+    if twins is None:
         return None
-    names = (arm, arm.removesuffix(f"-{first['quantizer']}"), f"full-{first['quantizer']}", "full")
-    values = [table.get(name, PRIMARY_METRIC) for name in names]
-    present = [value for value in values if value is not None]
-    if len(present) < len(names):
-        return None
-    clusters = [cluster for cluster in present[0] if all(cluster in value for value in present)]
+    values = [value for name in (arm, *twins) if (value := table.get(name, PRIMARY_METRIC)) is not None]
+    clusters = [cluster for cluster in values[0] if all(cluster in value for value in values)]
     if not clusters:
         return None
-    differences = paired_tests.interaction(*([value[cluster] for cluster in clusters] for value in present))
+    differences = paired_tests.interaction(*([value[cluster] for cluster in clusters] for value in values))
     row = _row(differences, clusters, table.pairs(arm, PRIMARY_METRIC, clusters))
     return {"arm": arm, "versus": ADDITIVE, "metric": "recall_interaction", "family": "other"} | row
 
 
 def _row(differences: Sequence[float], clusters: Sequence[Cluster], prompts: int | None) -> Row:
-    paired = paired_tests.paired_difference(differences, [stratum_of(cluster) for cluster in clusters], prompts=prompts)
-    return {
-        "n_clusters": paired.n_clusters,
-        "diff": paired.diff,
-        "ci": None if paired.ci is None else list(paired.ci),
-        "se": paired.se,
-        "df": paired.df,
-        "p": paired.p,
-        "test": paired.test,
-    }
-
-
-def _adjust(rows: Sequence[Row]) -> None:
-    families: dict[tuple[str, bool], list[Row]] = {}
-    for row in rows:
-        row.update(p_holm=None, p_bh=None)
-        against_full = row["family"] == "primary" and row["versus"] == "full"
-        families.setdefault((row["family"], against_full), []).append(row)
-    for (family, _), members in families.items():
-        p_values = [row["p"] for row in members]
-        key, adjusted = (
-            ("p_holm", paired_tests.holm(p_values))
-            if family == "primary"
-            else ("p_bh", paired_tests.benjamini_hochberg(p_values))
-        )
-        for row, value in zip(members, adjusted, strict=True):
-            row[key] = value
+    strata = [stratum_of(cluster) for cluster in clusters]
+    return paired_tests.paired_difference(differences, strata, prompts=prompts).as_row()

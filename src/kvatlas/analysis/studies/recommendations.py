@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvatlas.analysis.statistics import paired_tests
+from kvatlas.analysis.statistics import multiplicity, paired_tests
+from kvatlas.analysis.studies.arm_twins import NO_BUDGET
+from kvatlas.grid.policy_parameters import FULL
 
 Row = Mapping[str, Any]
 ALPHA = 0.05
@@ -68,9 +70,9 @@ def choose(model: str, rows: Sequence[Row], contrasts: Sequence[Row]) -> list[di
         mine = [
             row
             for row in contrasts
-            if row["metric"] == workload.metric and row["versus"] == "full" and fits(row["arm"]) and row["gate_passed"]
+            if row["metric"] == workload.metric and row["versus"] == FULL and fits(row["arm"]) and row["gate_passed"]
         ]
-        adjusted = paired_tests.holm([_p(row, workload) for row in mine])
+        adjusted = multiplicity.holm([_p(row, workload) for row in mine])
         passed = [(row, p) for row, p in zip(mine, adjusted, strict=True) if p <= ALPHA]
         best = min(passed, key=lambda pair: _share(by_arm[pair[0]["arm"]]), default=None)
         chosen: dict[str, Any] = dict.fromkeys(("arm", "share", "diff", "ci", "p"))
@@ -84,7 +86,7 @@ def choose(model: str, rows: Sequence[Row], contrasts: Sequence[Row]) -> list[di
 
 
 def _competes(workload: Workload, by_arm: Mapping[str, Row]) -> Callable[[str], bool]:
-    return lambda arm: arm != "full" and (not workload.evicting or by_arm[arm]["budget"] != "none")
+    return lambda arm: arm != FULL and (not workload.evicting or by_arm[arm]["budget"] != NO_BUDGET)
 
 
 def _share(row: Row) -> float:

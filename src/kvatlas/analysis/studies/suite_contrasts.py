@@ -7,15 +7,16 @@ correction for the difference and for non-inferiority; everything else has Benja
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvatlas.analysis.statistics import paired_tests
+from kvatlas.analysis.statistics import multiplicity, paired_tests
 from kvatlas.analysis.statistics.intervals import clusters_to_resolve
-from kvatlas.analysis.studies import streams
+from kvatlas.analysis.statistics.multiplicity import PRIMARY
+from kvatlas.analysis.studies import arm_twins, streams
 from kvatlas.analysis.studies.clusters import mean
 from kvatlas.analysis.studies.recall_contrasts import ADDITIVE
-from kvatlas.analysis.studies.validity import FULL
+from kvatlas.grid.policy_parameters import FULL
 
 FAMILIES = ("needle", "multi_turn", "instruction", "summary")
 ACCURACY = "accuracy"
@@ -29,6 +30,7 @@ METRICS = (
     INTERACTION,
     *(f"{name}_nll" for name in PROTOCOLS.values()),
 )
+RANDOM = "random"
 MARGIN = 0.05  # points that a non-inferior arm may lose
 ALPHA = 0.05
 
@@ -76,7 +78,7 @@ def contrast_rows(
         if pair.metric in (ACCURACY, TREND) or pair.metric in {f"accuracy_{family}" for family in FAMILIES}:
             wanted[pair.arm, pair.versus, pair.metric] = None
     rows = [_contrast(arms, *key) for key in wanted if key[0] in arms and key[1] in arms]
-    rows += [_interaction(arms, arm) for arm in arms if _twins(arms, arm)]
+    rows += [_interaction(arms, arm) for arm in arms]
     rows += [_stream_contrast(passages, arm, protocol) for arm in arms for protocol in PROTOCOLS if arm != FULL]
     found = [row for row in rows if row is not None]
     for row in found:
@@ -89,9 +91,8 @@ def contrast_rows(
 
 def _opponents(arm: str, trial: Trial, arms: Arms) -> list[str]:
     """The full cache; the same arm without its quantizer; random eviction at the same budget."""
-    plain = arm.removesuffix(f"-{trial['quantizer']}")
-    random = arm.replace(f"{trial['method']}-", "random-", 1) if trial["budget"] != "none" else FULL
-    return [name for name in dict.fromkeys((FULL, plain, random)) if name in arms and name != arm]
+    opponents = (FULL, arm_twins.unquantized(trial), arm_twins.of_method(trial, RANDOM))
+    return [name for name in dict.fromkeys(opponents) if name in arms and name != arm]
 
 
 def _contrast(arms: Arms, arm: str, versus: str, metric: str) -> Row | None:
@@ -103,38 +104,22 @@ def _contrast(arms: Arms, arm: str, versus: str, metric: str) -> Row | None:
     family = metric.removeprefix(ACCURACY).lstrip("_")
     n = len(first) if within else sum(family in ("", trial["family"]) for trial in arms[arm])
     primary = metric == ACCURACY and versus == FULL
-    return {"arm": arm, "versus": versus, "metric": metric, "family": "primary" if primary else "other"} | _paired(
+    return {"arm": arm, "versus": versus, "metric": metric, "family": PRIMARY if primary else "other"} | _paired(
         differences, n
     )
 
 
 def _paired(differences: Sequence[float], n: int) -> Row:
     paired = paired_tests.paired_difference(differences, prompts=n)
-    return {
+    return paired.as_row() | {
         "n": n,
-        "n_clusters": paired.n_clusters,
-        "diff": paired.diff,
-        "ci": None if paired.ci is None else list(paired.ci),
-        "se": paired.se,
-        "df": paired.df,
-        "p": paired.p,
-        "test": paired.test,
         "p_non_inferior": paired_tests.non_inferiority(differences, MARGIN, prompts=n),
         "n_needed": clusters_to_resolve(paired.diff, paired.se * math.sqrt(paired.n_clusters)),
     }
 
 
-def _twins(arms: Arms, arm: str) -> tuple[str, str, str] | None:
-    """The evicted, the quantized and the full twin of an arm that is both, where the run has them."""
-    trial = arms[arm][0]
-    if trial["budget"] == "none" or trial["quantizer"] == "none":
-        return None
-    names = (arm.removesuffix(f"-{trial['quantizer']}"), f"{FULL}-{trial['quantizer']}", FULL)
-    return names if all(name in arms for name in names) else None
-
-
 def _interaction(arms: Arms, arm: str) -> Row | None:
-    twins = _twins(arms, arm)
+    twins = arm_twins.of_interaction(arms[arm][0], arms)
     if twins is None:
         return None
     columns = [list(instance_values(arms[name], ACCURACY).values()) for name in (arm, *twins)]
@@ -153,18 +138,12 @@ def _stream_contrast(passages: Mapping[tuple[str, str], Trial], arm: str, protoc
 
 
 def _adjust(rows: Sequence[Row]) -> None:
-    """Holm over the primary family (both tests), Benjamini and Hochberg over the rest; say what is resolved."""
-    correct: dict[str, tuple[str, Callable[[Sequence[float]], list[float]]]] = {
-        "primary": ("p_holm", paired_tests.holm),
-        "other": ("p_bh", paired_tests.benjamini_hochberg),
-    }
+    """Adjust the differences, and the non-inferiority of the primary family by Holm; say what is resolved."""
+    multiplicity.adjust(rows)
+    primary = [row for row in rows if row["family"] == PRIMARY]
+    non_inferior = multiplicity.holm([row["p_non_inferior"] for row in primary])
     for row in rows:
-        row.update(p_holm=None, p_bh=None, p_non_inferior_holm=None, resolved=False)
-    for family, (key, method) in correct.items():
-        members = [row for row in rows if row["family"] == family]
-        for row, value in zip(members, method([row["p"] for row in members]), strict=True):
-            row[key] = value
-            row["resolved"] = bool(value <= ALPHA and row["gate_passed"])
-    primary = [row for row in rows if row["family"] == "primary"]
-    for row, value in zip(primary, paired_tests.holm([row["p_non_inferior"] for row in primary]), strict=True):
+        p = row["p_holm"] if row["family"] == PRIMARY else row["p_bh"]
+        row.update(p_non_inferior_holm=None, resolved=bool(p <= ALPHA and row["gate_passed"]))
+    for row, value in zip(primary, non_inferior, strict=True):
         row["p_non_inferior_holm"] = value

@@ -25,8 +25,9 @@ from kvatlas.analysis.studies.suite_contrasts import (
     contrast_rows,
     instance_values,
 )
-from kvatlas.analysis.studies.validity import FULL, GATE_FULL, GATE_NO_CONTEXT, NO_CONTEXT
+from kvatlas.analysis.studies.validity import GATE_FULL, GATE_NO_CONTEXT, NO_CONTEXT
 from kvatlas.errors import KvatlasError
+from kvatlas.grid.policy_parameters import FULL, NO_QUANTIZER
 
 KIB, MIB = 2**10, 2**20
 
@@ -140,7 +141,7 @@ def _sizes(trials: Sequence[Trial]) -> Row:
         return float(sum(trial[field] for trial in trials) / len(trials))
 
     resident, payload, full = average("resident_bytes"), average("payload_bytes"), average("full_bf16_bytes")
-    plain = trials[0]["quantizer"] == "none"
+    plain = trials[0]["quantizer"] == NO_QUANTIZER
     # The deployed cache is bf16, also where the run stored fp32.
     deployed = full * average("slots") / average("full_slots") + resident - payload if plain else resident
     return {

@@ -11,8 +11,9 @@ from typing import Any
 
 from kvatlas.analysis.statistics.intervals import DESCRIPTIVE_BELOW, exact_interval
 from kvatlas.analysis.studies.clusters import Trial, by_cluster, mean, stratum_of, token_mean
+from kvatlas.grid.arms import Arm
+from kvatlas.grid.policy_parameters import FULL
 
-FULL = "full"
 NO_CONTEXT = "no_context"
 GATE_FULL = 0.8  # the full cache must recall more than this ...
 GATE_NO_CONTEXT = 0.1  # ... and the model without the context less than this, before arms are compared
@@ -56,12 +57,18 @@ def gate_rows(model: str, mode: str, full: Sequence[Trial], no_context: Sequence
     return rows
 
 
+def is_repeat(row: Mapping[str, Any]) -> bool:
+    """Return whether a trial or row is of a repeat of the full cache: the same cache, run again under another arm id."""
+    arm = Arm.of(row)
+    return arm.id == FULL and row["arm"] != FULL
+
+
 def noise_rows(arms: Arms) -> list[Row]:
-    """Compare every repeat of the full cache (method `full`, no quantizer, another arm id) with the full cache."""
+    """Compare every repeat of the full cache with the full cache."""
     rows = []
     full = {trial["id"]: trial for trial in arms.get(FULL, [])}
     for arm, trials in arms.items():
-        if arm == FULL or trials[0]["method"] != FULL or trials[0]["quantizer"] != "none":
+        if not is_repeat(trials[0]):
             continue
         flips = sum(trial["hit"] != full[trial["id"]]["hit"] for trial in trials)
         outputs = sum(trial["output_ids"] != full[trial["id"]]["output_ids"] for trial in trials)

@@ -1,25 +1,21 @@
-"""Claims: the file, the verdict of one predicate, and the verdicts of a whole run."""
+"""The verdict of one predicate, and the verdicts of a whole run."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from scipy import stats as scipy_stats
 
-from kvatlas.analysis.claims import claim_file, judge, verdicts
-from kvatlas.analysis.statistics import paired_tests
+from kvatlas.analysis.claims import judge, verdicts
+from kvatlas.analysis.statistics import multiplicity, paired_tests
 from kvatlas.analysis.studies import needle
-from kvatlas.errors import KvatlasError
-from kvatlas.files import read_json
-from kvatlas.schemas import reader
 from tests.support import synthetic
 from tests.support.places import CLAIMS_FILE
 
 CLAIMS = judge.load(CLAIMS_FILE)
+
 MODEL = "smollm2-135m"
 
 
@@ -135,7 +131,7 @@ def test_all_parts_must_hold_and_one_contradicted_part_is_enough() -> None:
 def test_primary_claims_share_holm_and_secondary_ones_benjamini_hochberg() -> None:
     rows = [contrast(spread(mean, 0.2), versus=f"v{i}") for i, mean in enumerate((0.08, 0.12, 0.2))]
     arms = [{"model": MODEL, "mode": "aware", "arm": arm} for arm in ("a-4x", "v0", "v1", "v2")]
-    for family, correct in (("primary", paired_tests.holm), ("secondary", paired_tests.benjamini_hochberg)):
+    for family, correct in (("primary", multiplicity.holm), ("secondary", multiplicity.benjamini_hochberg)):
         items = [claim(id=f"c{i}", contrasts=(("a-4x", f"v{i}"),), family=family) for i in range(3)]
         judged = judge.evaluate(items, results(rows, arms))
         assert [r["p_adjusted"] for r in judged] == pytest.approx(correct([r["p"] for r in judged]))
@@ -209,58 +205,6 @@ def test_few_clusters_are_called_descriptive() -> None:
     assert not verdict(claim(), contrast(spread(0.3, 0.1, 10)))["descriptive"]
 
 
-def test_budgets_expand_to_arm_ids_and_any_means_those_with_all_arms() -> None:
-    item = claim(contrasts=(("a-{budget}", "b-{budget}"),), budgets=("4x", "50%", "256"))
-    assert item.parts(()) == [("a-4x", "b-4x"), ("a-50pct", "b-50pct"), ("a-256slots", "b-256slots")]
-    item = claim(contrasts=(("a-{budget}", "b-{budget}"), ("a-{budget}", "full")), budgets=("any",))
-    arms = ("full", "full-int8", "a-4x", "b-4x", "a-256slots", "b-256slots", "a-8x", "b-4x-int8")
-    assert item.parts(arms) == [
-        ("a-256slots", "b-256slots"),
-        ("a-256slots", "full"),
-        ("a-4x", "b-4x"),
-        ("a-4x", "full"),
-    ]
-
-
-def test_the_old_name_of_the_reanalyses_is_refused_with_the_new_one(tmp_path: Path) -> None:
-    path = tmp_path / "claims.yaml"
-    path.write_text("sources: {own: this project}\nclaims: []\ncorrections: []\n")
-    with pytest.raises(KvatlasError, match="corrections: unknown key; `corrections` is called `reanalyses` now"):
-        judge.load(path)
-
-
-def test_a_topic_is_a_title_in_the_rows_and_titles_are_in_the_order_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "claims.yaml"
-    entry = {"id": "x", "sentence": "A.", "source": "own", "study": "needle", "metric": "recall", "test": "level"}
-    claims = [entry | {"arms": ["a"]}, entry | {"id": "y", "arms": ["a"], "topic": "end"}]
-    topics = {"start": "The start", "end": "The end"}
-    content = {"sources": {"own": "this project"}, "topics": topics, "claims": claims}
-    path.write_text(yaml.safe_dump(content, sort_keys=False))
-    assert claim_file.topics(path) == ["The start", "The end"]
-    assert [row["topic"] for row in judge.evaluate(judge.load(path), {"studies": {}})] == [None, "The end"]
-
-
-def test_the_schema_allows_the_tests_that_are_judged() -> None:
-    schema = read_json(reader.schema_file("claims"))
-    tests = schema["$defs"]["claim"]["properties"]["test"]["enum"]
-    assert tests == [*verdicts.CONTRAST_TESTS, *verdicts.LEVEL_TESTS]
-
-
-def test_budgets_of_a_run_are_found_by_the_whole_pattern() -> None:
-    item = claim(contrasts=(("a-{budget}-fair", "full"),), budgets=("any",))
-    assert item.parts(("full", "a-4x", "a-8x-fair", "b-2x-fair", "a-16x-int8-fair")) == [("a-8x-fair", "full")]
-
-
-# The file of the repository
-
-
-def test_the_file_covers_the_three_studies_and_our_own_claims() -> None:
-    assert {item.source for item in CLAIMS} == {"geometric", "l2kv", "kvstudy", "own"}
-    studies = {"needle", "passkey", "online_lm", "attention_loss", "task_suite", "quantizer_error"}
-    assert {item.study for item in CLAIMS} == studies
-    assert all(item.sentence.endswith(".") for item in CLAIMS)
-
-
 def test_every_claim_on_the_needle_study_uses_a_metric_that_it_has() -> None:
     trials = synthetic.recall_trials()
     arms = {t["arm"] for t in trials}
@@ -292,55 +236,6 @@ def test_verdicts_on_synthetic_trials_follow_how_they_were_made() -> None:
     assert by_id["hybrid-below-snapkv"]["verdict"] == "not resolved"
     assert by_id["hybrid-below-snapkv"]["n_needed"] is None or by_id["hybrid-below-snapkv"]["n_needed"] > 40
     assert by_id["full-cache-loses-early-needles"]["verdict"] != "supported"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"sentence": ""}, r"\.sentence: \'\' is not valid; a text that is not empty"),
-        ({"metrics": "recall"}, r"\.metrics: unknown key; did you mean 'metric'\?"),
-        ({"test": "superior"}, r"\.test: 'superior' is not allowed; did you mean 'superiority'\?"),
-        ({"source": "nobody"}, r"\.source: 'nobody' is not one of own"),
-        ({"topic": "nothing"}, r"\.topic: 'nothing' is not one of none; add it to `topics`"),
-        ({"mode": "floor"}, r"\.mode: 'floor' is not allowed; `floor` is called `no_context` now"),
-        ({"versus": [4]}, r"\.versus\[0\]: 4 is not a text"),
-        ({"budgets": [256]}, r"\.budgets\[0\]: 256 is not a text; a budget is a quoted text"),
-        ({"test": "equivalence"}, "needs `margin` above zero"),
-        ({"target": 3}, "`target` belongs to test value"),
-        ({"versus": None, "drop": "versus"}, "needs `versus` or `pairs`"),
-        ({"pairs": [["a", "b"]]}, "either `arms`"),
-        ({"test": "level"}, "takes arms alone"),
-        ({"margin": "five"}, r"\.margin: 'five' is not a number"),
-    ],
-)
-def test_a_mistake_in_the_file_names_the_claim_and_the_key(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
-    entry = {"id": "x", "sentence": "A beats B.", "source": "own", "study": "needle", "metric": "recall"}
-    entry |= {"test": "superiority", "arms": ["a"], "versus": ["b"]}
-    drop = change.pop("drop", None) if "drop" in change else None
-    entry |= change
-    entry.pop(drop, None)
-    path = tmp_path / "claims.yaml"
-    path.write_text(yaml.safe_dump({"sources": {"own": "this project"}, "claims": [entry]}))
-    with pytest.raises(KvatlasError, match=message) as caught:
-        judge.load(path)
-    assert str(caught.value).startswith(f"{path}: claims[x]")
-
-
-def test_a_missing_broken_or_repeating_file_is_one_clear_line(tmp_path: Path) -> None:
-    path = tmp_path / "claims.yaml"
-    with pytest.raises(KvatlasError, match="no such file"):
-        judge.load(path)
-    for text, message in (("claims: [", "not valid YAML"), ("claims: []", "sources: this key is missing")):
-        path.write_text(text)
-        with pytest.raises(KvatlasError, match=message):
-            judge.load(path)
-    content = yaml.safe_load(CLAIMS_FILE.read_text())
-    content["claims"].append(content["claims"][0])
-    path.write_text(yaml.safe_dump(content))
-    with pytest.raises(KvatlasError, match=r"claims\[[a-z-]+\]\.id: this id is used twice"):
-        judge.load(path)
 
 
 def test_verdict_words_are_those_of_the_report() -> None:

@@ -88,6 +88,22 @@ def test_the_interaction_is_zero_where_losses_add_up(section):
     assert found["means"]["full"] == 1.0
 
 
+def test_a_quantized_arm_under_a_protection_finds_its_twins_under_the_same_protection():
+    def late(family, depth, instance):
+        return family != "needle" or depth == 95
+
+    plain = ("full", "full-int8", "random-50pct", "snapkv-50pct", "snapkv-50pct-int8")
+    trials = [trial for arm in plain for trial in trials_of(arm, late if "-50pct" in arm else lambda *_: True)]
+    fair = [
+        trial | {"arm": f"{trial['arm']}-fair", "protection": "fair"} for trial in trials if trial["budget"] != "none"
+    ]
+    found = task_suite.aggregate([*trials, *fair])
+    arm = "snapkv-50pct-int8-fair"
+    assert contrast(found, arm, "additive", "accuracy_interaction")["diff"] == pytest.approx(0)
+    against = {row["versus"] for row in found["contrasts"] if row["arm"] == arm and row["metric"] == "accuracy"}
+    assert against == {"full", "snapkv-50pct-fair"}
+
+
 def test_perplexity_is_compared_in_each_of_its_ways(section):
     blind = contrast(section, "sliding_window-50pct", "full", "single_forward_nll")
     assert (blind["diff"], blind["ci"]) == (0, [0, 0])

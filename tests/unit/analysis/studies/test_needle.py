@@ -172,6 +172,23 @@ def test_the_interaction_is_zero_when_quantization_changes_nothing() -> None:
     assert row["ci"][0] < 0 < row["ci"][1]
 
 
+def test_a_quantized_arm_under_a_protection_is_compared_with_its_twins_under_the_same_protection() -> None:
+    twins = ("sink_recent-4x", "sink_recent-4x-int8", "snapkv-4x")
+    fair = [t | {"arm": f"{t['arm']}-fair", "protection": "fair"} for t in TRIALS if t["arm"] in twins]
+    section = needle.aggregate([*TRIALS, *fair])
+    (row,) = [
+        row
+        for row in section["contrasts"]
+        if (row["arm"], row["mode"], row["metric"]) == ("sink_recent-4x-int8-fair", "aware", "recall_interaction")
+    ]
+    plain = row_of(section, "contrasts", mode="aware", metric="recall_interaction", arm="sink_recent-4x-int8")
+    assert {key: row[key] for key in ("versus", "diff", "ci", "p")} == {
+        key: plain[key] for key in ("versus", "diff", "ci", "p")
+    }
+    against = {row["versus"] for row in section["contrasts"] if row["arm"] == "sink_recent-4x-int8-fair"}
+    assert against == {"full", "snapkv-4x-fair", "additive", "sink_recent-4x-int8-fair"}
+
+
 def test_a_gate_needs_a_full_cache_that_recalls_and_a_floor_that_does_not() -> None:
     assert all(gate["passed"] and gate["reason"] == "" for gate in SECTION["gates"])
     assert {gate["context"] for gate in SECTION["gates"]} == {512, 1024, "all"}

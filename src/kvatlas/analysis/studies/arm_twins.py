@@ -1,0 +1,34 @@
+"""Which arms an arm is compared with, found by their fields: unquantized, not evicted, or of another method.
+
+Knows arms and the ids that a study has; knows no metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from kvatlas.grid.arms import Arm
+from kvatlas.grid.policy_parameters import FULL, NO_QUANTIZER
+
+NO_BUDGET = Arm(FULL).budget
+
+
+def of_method(row: Mapping[str, Any], method: str) -> str | None:
+    """The id of the arm that differs in its method alone; None for the full cache, which has no budget to share."""
+    arm = Arm.of(row)
+    return None if arm.budget == NO_BUDGET else arm.with_(method=method).id
+
+
+def unquantized(row: Mapping[str, Any]) -> str:
+    """The id of the arm without its quantizer."""
+    return Arm.of(row).with_(quantizer=NO_QUANTIZER).id
+
+
+def of_interaction(row: Mapping[str, Any], arms: Collection[str]) -> tuple[str, str, str] | None:
+    """The ids of the evicted, the quantized and the full twin of an arm that is both; None unless `arms` has all three."""
+    arm = Arm.of(row)
+    if arm.budget == NO_BUDGET or arm.quantizer == NO_QUANTIZER:
+        return None
+    twins = unquantized(row), arm.with_(method=FULL).id, FULL
+    return twins if all(twin in arms for twin in twins) else None
