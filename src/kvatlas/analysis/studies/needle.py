@@ -29,6 +29,7 @@ from kvatlas.analysis.studies.clusters import (
 from kvatlas.analysis.studies.recall_contrasts import contrast_rows
 from kvatlas.analysis.studies.validity import NO_CONTEXT, gate_rows, grid_row, noise_rows
 from kvatlas.errors import KvatlasError
+from kvatlas.grid.arms import BASE
 from kvatlas.grid.policy_parameters import FULL, NO_QUANTIZER
 
 FULLY_RETAINED = 0.999  # share of the needle's slots kept over layers and KV heads
@@ -112,7 +113,7 @@ def _row(trials: Sequence[Trial], full: Sequence[Trial] | None) -> Row:
     values = list(recalls.values())
     return {
         **{key: first[key] for key in ("method", "policy", "budget", "quantizer")},
-        "protection": first.get("protection", "base"),
+        "protection": first.get("protection", BASE),
         "contexts": sorted({trial["context"] for trial in trials}),
         "n": len(trials),
         "n_clusters": len(values),

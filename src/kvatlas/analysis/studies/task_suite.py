@@ -27,6 +27,7 @@ from kvatlas.analysis.studies.suite_contrasts import (
 )
 from kvatlas.analysis.studies.validity import GATE_FULL, GATE_NO_CONTEXT, NO_CONTEXT
 from kvatlas.errors import KvatlasError
+from kvatlas.grid.arms import BASE
 from kvatlas.grid.policy_parameters import FULL, NO_QUANTIZER
 
 KIB, MIB = 2**10, 2**20
@@ -100,6 +101,7 @@ def _row(model: str, arm: str, trials: Sequence[Trial], passages: Mapping[tuple[
         "mode": first["mode"],
         "arm": arm,
         **{key: first[key] for key in ("method", "policy", "budget", "quantizer", "schedule", "context")},
+        "protection": first.get("protection", BASE),
         "n": len(trials),
         "n_clusters": len(values),
         "hits": sum(trial["hit"] for trial in trials),

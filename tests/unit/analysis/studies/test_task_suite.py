@@ -100,6 +100,7 @@ def test_a_quantized_arm_under_a_protection_finds_its_twins_under_the_same_prote
     found = task_suite.aggregate([*trials, *fair])
     arm = "snapkv-50pct-int8-fair"
     assert contrast(found, arm, "additive", "accuracy_interaction")["diff"] == pytest.approx(0)
+    assert row(found, arm)["protection"] == "fair"
     against = {row["versus"] for row in found["contrasts"] if row["arm"] == arm and row["metric"] == "accuracy"}
     assert against == {"full", "snapkv-50pct-fair"}
 
