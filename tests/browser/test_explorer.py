@@ -113,7 +113,7 @@ def test_the_page_opens_from_disk_without_network_and_without_a_word_on_the_cons
     assert opened.execute_script("return performance.getEntriesByType('resource').length") == 0
     assert opened.title == "Needles · explorer"
     # The first model of the run, both question modes, one heatmap and one chart for each.
-    heads = ["SmolLM2-135M, question-aware", "SmolLM2-135M, question-agnostic"]
+    heads = ["SmolLM2-135M-Instruct, question-aware", "SmolLM2-135M-Instruct, question-agnostic"]
     assert texts(opened, "#pareto h3") == texts(opened, "#heat h3") == texts(opened, "#arms .group") == heads
     assert len(opened.find_elements(By.CSS_SELECTOR, "#pareto .plot .main-svg")) >= 2
     assert len(drawn(opened)) == len(arms(opened)) == len(opened.find_elements(By.CSS_SELECTOR, "#heat tbody tr"))
@@ -131,9 +131,9 @@ def test_filters_change_the_charts_the_heatmaps_and_the_table(opened: Any) -> No
     tick(opened, "quantizers", "int4")
     assert "Full cache, int4" not in arms(opened)
     tick(opened, "modes", "agnostic")
-    assert texts(opened, "#pareto h3") == ["SmolLM2-135M, question-aware"]
+    assert texts(opened, "#pareto h3") == ["SmolLM2-135M-Instruct, question-aware"]
     tick(opened, "models", "qwen2.5-0.5b")
-    assert texts(opened, "#pareto h3") == ["SmolLM2-135M, question-aware", "Qwen2.5-0.5B, question-aware"]
+    assert texts(opened, "#pareto h3") == ["SmolLM2-135M-Instruct, question-aware", "Qwen2.5-0.5B, question-aware"]
     find(opened, "[aria-label='Methods: none']").click()
     assert arms(opened) == drawn(opened) == []
     assert "No arm" in find(opened, "#pareto").text
@@ -196,7 +196,9 @@ def test_a_click_on_a_point_shows_the_questions_and_outputs_behind_it(opened: An
     actions.w3c_actions.pointer_action.move_to_location(x, y)
     actions.w3c_actions.pointer_action.click()
     actions.perform()
-    assert find(opened, "#output-status").text.startswith("Full cache, int8, SmolLM2-135M, question-aware: 20 of 20")
+    assert find(opened, "#output-status").text.startswith(
+        "Full cache, int8, SmolLM2-135M-Instruct, question-aware: 20 of 20"
+    )
     assert find(opened, "#arms [aria-current]").text == "Full cache, int8"
     assert opened.execute_script("return document.activeElement.id") == "outputs-title"
     first = find(opened, "#outputs li")

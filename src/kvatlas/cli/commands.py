@@ -45,11 +45,13 @@ def report(args: Namespace) -> None:
 
 
 def docs(args: Namespace) -> None:
-    """Write the page on the configuration."""
-    from kvatlas.reporting.docs import PAGE, write_configuration
+    """Write the pages of docs/ that are made: the configuration's keys, the tables of methods."""
+    from kvatlas.reporting import docs as configuration_page
+    from kvatlas.reporting import methods_page
 
-    write_configuration()
-    print(f"{PAGE} is what the schema says")
+    configuration_page.write_configuration()
+    methods_page.write_methods()
+    print(f"{configuration_page.PAGE} is what the schema says, {methods_page.PAGE} what the methods' files say")
 
 
 def check(args: Namespace) -> None:

@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument("--open", action="store_true", help="open the explorer in a browser")
     _with_config(report)
     run.add_commands(commands_of)
-    command("docs", commands.docs, "Write docs/configuration.md from the configuration's schema.")
+    command("docs", commands.docs, "Write docs/configuration.md from the schema, and the tables of docs/methods.md.")
     _add_job_commands(command)
     return top
 

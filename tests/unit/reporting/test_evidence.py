@@ -35,9 +35,12 @@ def test_every_claim_of_a_study_that_was_run_has_a_line_and_a_statement(results:
     assert dict(evidence.untested(results)).keys() == {c["study"] for c in results["claims"]} - {"needle"}
 
 
-def test_topics_name_only_claims_that_exist(results: dict[str, Any]) -> None:
-    known = {claim["id"] for claim in results["claims"]}
-    assert {name for _, names in evidence.TOPICS for name in names} <= known
+def test_statements_stand_under_their_topics_in_the_order_of_the_page(results: dict[str, Any]) -> None:
+    topic_of = {claim["sentence"]: claim["topic"] for claim in results["claims"]}
+    grouped = evidence.statements(results, "needle")
+    assert [title for title, _ in grouped] == [*results["topics"], "Further claims"]
+    for title, items in grouped:
+        assert {topic_of[item.sentence] or "Further claims" for item in items} == {title}
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kvatlas.reporting import labels
+from tests.support.places import ROOT
 
 
 @pytest.mark.parametrize(
@@ -26,10 +29,12 @@ from kvatlas.reporting import labels
         (labels.hits(0, 9), "0/9"),
         (labels.hits(0, 0), "–"),
         (labels.spread([40, 20, 40]), "20 to 40"),
-        (labels.method_label("snapkv_emeans_proportional"), "SnapKV + PreRoPE E-Means + proportional attention"),
+        (labels.method_label("snapkv_emeans_proportional"), "SnapKV + PreRoPE E-Means (proportional)"),
         (labels.method_label("h2o_raw"), "H2O (raw)"),
         (labels.method_label("brand_new"), "brand new"),
-        (labels.model_label("qwen2.5-1.5b-instruct"), "Qwen2.5-1.5B-Instruct"),
+        (labels.model_label("a-model-without-a-title"), "a-model-without-a-title"),
+        (labels.quantizer_label("int8"), "int8 (keys per token)"),
+        (labels.quantizer_label("fp8"), "fp8"),
         (labels.budget_label("none"), "1x"),
         (labels.budget_label("256"), "256 slots"),
         (
@@ -50,3 +55,10 @@ def test_names_and_numbers_have_one_spelling(made: str, shown: str) -> None:
 def test_budgets_sort_from_the_full_cache_to_the_smallest() -> None:
     budgets = ["8x", "256", "10%", "none", "4x", "1024", "50%", "16x"]
     assert sorted(budgets, key=labels.budget_key) == ["none", "4x", "8x", "16x", "50%", "10%", "1024", "256"]
+
+
+def test_models_are_called_by_the_titles_of_the_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert labels.model_label("smollm2-135m") == "SmolLM2-135M-Instruct"
+    monkeypatch.chdir(tmp_path)
+    assert labels.model_label("smollm2-135m") == "smollm2-135m"

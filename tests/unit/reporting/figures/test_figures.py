@@ -12,15 +12,16 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.transforms import Bbox
 
+from kvatlas.compression import methods
 from kvatlas.errors import KvatlasError
-from kvatlas.reporting import figures, labels
+from kvatlas.reporting import figures
 from tests.support import all_studies, synthetic
 
 MANY = tuple(
     synthetic.Arm(method, budget, strength, 0.2)
     for budget in ("4x", "8x")
     for strength, method in enumerate(
-        [*(m for m in labels.METHOD_LABELS if m != "full"), "emeans_pre_rope_proportional", "h2o_raw", "brand_new"],
+        [*methods.policies(), "emeans_pre_rope_proportional", "h2o_raw", "brand_new"],
         start=-10,
     )
 )
