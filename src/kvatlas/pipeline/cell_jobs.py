@@ -40,7 +40,7 @@ def run(spec: Spec, inputs: Mapping[str, Path], output: Path, *, fingerprint: st
 
 def _run(spec: Spec, inputs: dict[str, Path], output: Path, fingerprint: str) -> None:
     if spec["kind"] == PREFILL:
-        prefill_files.build(spec, inputs, output)
+        prefill_files.build(spec, inputs, output, fingerprint=fingerprint)
         return
     if spec["kind"] == RECALL:
         inputs["prefill"] = prefill_files.ensure(inputs["prefill"], inputs)
