@@ -1,4 +1,7 @@
-"""What kinds of cells measure alike: identity, sizes, answers, retained spans, speed, durations."""
+"""What kinds of cells measure alike: identity, sizes, retained spans, speed, durations.
+
+Answers are in `answers`, so that kinds without any do not depend on how they are decoded and scored.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvatlas.experiments.decoding import Continuation
-from kvatlas.experiments.prompt_batches import Prompt
 from kvatlas.lm.cache import CLUSTER_SIZE, CompressedCache
 from kvatlas.lm.loading import LanguageModel
-from kvatlas.tasks.scoring import contains_answer
 
 
 def identity(spec: Mapping[str, Any], *keys: str) -> dict[str, Any]:
@@ -67,18 +67,6 @@ def retained_share(cache: CompressedCache, row: int, span: Sequence[int] | None)
             kept &= layer.slot_statistics[CLUSTER_SIZE][row] == 1
         shares.append(float(kept.sum()) / (positions.shape[0] * (stop - start)))
     return statistics.fmean(shares)
-
-
-def answers(lm: LanguageModel, prompts: Sequence[Prompt], continuation: Continuation) -> list[dict[str, Any]]:
-    """Return what was generated for each prompt, and whether it contains the known answer."""
-    rows = []
-    for row, prompt in enumerate(prompts):
-        real = continuation.mask[row]
-        ids = continuation.ids[row][real].tolist()
-        text = lm.tokenizer.decode([token for token in ids if token not in lm.stop_ids])
-        hit = contains_answer(text, prompt["answer"])
-        rows.append({"hit": hit, "output": text, "output_ids": ids, "self_nlls": continuation.nlls[row][real].tolist()})
-    return rows
 
 
 def decode_speed(step_seconds: Sequence[float], batch: int) -> dict[str, Any]:

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from kvatlas.compression.apply import quantize
+from kvatlas.compression.apply import Compressor, quantize
 from kvatlas.compression.build import make_store
 from kvatlas.compression.methods import NO_QUANTIZER
 from kvatlas.experiments import arms, measures, prefill_tensors, prompt_batches
+from kvatlas.experiments.answers import answer_fields
 from kvatlas.experiments.cell_file import Measured
 from kvatlas.experiments.decoding import PADDING, Continuation, greedy, padded, teacher_force, token_nlls
 from kvatlas.experiments.prefill_tensors import Reference
@@ -52,8 +53,12 @@ def measure(spec: Mapping[str, Any], inputs: Mapping[str, Path]) -> Measured:
                 cache = prompt_batches.fork_unobserved(full)
             if rows.start == 0:
                 telemetry = rope_telemetry(lm, cache)
+            compressor = compressor_of(spec, lm, batch)
             with watch.timed("compress"):
-                compress(spec, lm, batch, cache)
+                compressor(cache)
+                cache.stop_observing()
+                if spec["quantizer"] != NO_QUANTIZER:
+                    quantize(cache, make_store(spec["quantizer"]))
             with watch.timed("measure"):
                 measurement = Measurement(lm, batch, cache, reference, spec["new_tokens"])
                 trials += measurement.trials(spec)
@@ -63,14 +68,10 @@ def measure(spec: Mapping[str, Any], inputs: Mapping[str, Path]) -> Measured:
     return Measured(trials, timing)
 
 
-def compress(spec: Mapping[str, Any], lm: LanguageModel, prompts: Sequence[Prompt], cache: CompressedCache) -> None:
-    """Bring a full cache to the arm's budget and storage; it keeps no statistics from then on."""
+def compressor_of(spec: Mapping[str, Any], lm: LanguageModel, prompts: Sequence[Prompt]) -> Compressor:
+    """Return what brings the full cache of prompts to the arm's budget, which refers to what is compressed."""
     seeds = [prompt_batches.prompt_seed(prompt) for prompt in prompts]
-    rarity = prompt_batches.rarity_of(lm, prompts)
-    arms.new_compressor(spec, lm, prompts[0]["n_compress"], seeds, rarity)(cache)
-    cache.stop_observing()
-    if spec["quantizer"] != NO_QUANTIZER:
-        quantize(cache, make_store(spec["quantizer"]))
+    return arms.new_compressor(spec, lm, prompts[0]["n_compress"], seeds, prompt_batches.rarity_of(lm, prompts))
 
 
 def rope_telemetry(lm: LanguageModel, cache: CompressedCache) -> dict[str, float]:
@@ -100,7 +101,7 @@ class Measurement:
 
     def trials(self, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return one trial per prompt, as plain numbers."""
-        answers = measures.answers(self.lm, self.prompts, self.generated)
+        answers = answer_fields(self.lm, self.prompts, self.generated)
         gold = padded([prompt["answer_ids"] for prompt in self.prompts], self.lm.device)
         gold_nlls = token_nlls(teacher_force(self.lm, self.cache.fork(), self.uncached, gold), gold)
         fidelity = self._fidelity()

@@ -17,6 +17,7 @@ import torch
 
 from kvatlas.compression.apply import Compressor
 from kvatlas.experiments import arms, measures, prompt_batches
+from kvatlas.experiments.answers import answer_fields
 from kvatlas.experiments.cell_file import Measured
 from kvatlas.experiments.decoding import greedy
 from kvatlas.experiments.prompt_batches import Prompt
@@ -47,7 +48,7 @@ def measure(spec: Mapping[str, Any], inputs: Mapping[str, Path]) -> Measured:
             uncached = prompt_batches.uncached_tokens(lm, prompts)
             continuation = greedy(lm, cache, uncached, spec["new_tokens"], after_step)
         decoded = measures.cache_history(cache, len(prompts)) | {"saturated": cache.saturated}
-        answers = measures.answers(lm, prompts, continuation)
+        answers = answer_fields(lm, prompts, continuation)
         trials = [
             _prompt_trial(spec, prompt) | answers[row] | streamed | decoded | {"needle_retained": retained[row]}
             for row, prompt in enumerate(prompts)

@@ -33,6 +33,12 @@ def test_a_kind_depends_on_neither_the_grid_nor_the_pages(kind: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["attention_loss", "online_lm", "quantizer_error"])
+def test_a_kind_without_prompts_depends_on_no_task_and_no_decoding(kind: str) -> None:
+    modules = closure((f"{PACKAGE}.{kind}",))
+    assert not [name for name in modules if name.startswith("kvatlas.tasks") or name == f"{PACKAGE}.decoding"]
+
+
 def test_prompts_depend_on_their_task_and_on_no_other() -> None:
     files = dependencies.cell_code({"kind": "prompts", "task": "passkey"})
     assert "src/kvatlas/tasks/passkey.py" in files
