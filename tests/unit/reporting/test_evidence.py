@@ -6,37 +6,23 @@ from typing import Any
 
 import pytest
 
-from kvatlas.reporting import evidence, labels, tables
-from tests.support import synthetic
-from tests.support.places import ROOT
+from kvatlas.reporting import evidence, labels
+from tests.support.table_columns import column
 
 
-@pytest.fixture(scope="module")
-def results() -> dict[str, Any]:
-    return synthetic.results_json(
-        synthetic.recall_trials(),
-        claims_file=ROOT / "config/claims.yaml",
-        published=ROOT / "config/published",
-    )
-
-
-def column(table: tables.Table, name: str) -> list[str]:
-    return [row.cells[table.columns.index(name)] for row in table.rows]
-
-
-def test_every_claim_of_a_study_that_was_run_has_a_line_and_a_statement(results: dict[str, Any]) -> None:
-    claims = [claim for claim in results["claims"] if claim["study"] == "needle"]
-    table = evidence.claims(results)
+def test_every_claim_of_a_study_that_was_run_has_a_line_and_a_statement(needle_results: dict[str, Any]) -> None:
+    claims = [claim for claim in needle_results["claims"] if claim["study"] == "needle"]
+    table = evidence.claims(needle_results)
     assert column(table, "Claim") == [claim["sentence"] for claim in claims]
     assert column(table, "Verdict") == [claim["verdict"] for claim in claims]
-    said = [item.sentence for _, items in evidence.statements(results, "needle") for item in items]
+    said = [item.sentence for _, items in evidence.statements(needle_results, "needle") for item in items]
     assert sorted(said) == sorted(claim["sentence"] for claim in claims)
-    assert sum(count for _, count in evidence.verdict_counts(results)) == len(claims)
-    assert dict(evidence.untested(results)).keys() == {c["study"] for c in results["claims"]} - {"needle"}
+    assert sum(count for _, count in evidence.verdict_counts(needle_results)) == len(claims)
+    assert dict(evidence.untested(needle_results)).keys() == {c["study"] for c in needle_results["claims"]} - {"needle"}
 
 
-def test_topics_name_only_claims_that_exist(results: dict[str, Any]) -> None:
-    known = {claim["id"] for claim in results["claims"]}
+def test_topics_name_only_claims_that_exist(needle_results: dict[str, Any]) -> None:
+    known = {claim["id"] for claim in needle_results["claims"]}
     assert {name for _, names in evidence.TOPICS for name in names} <= known
 
 
