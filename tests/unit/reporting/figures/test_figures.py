@@ -13,14 +13,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.transforms import Bbox
 
 from kvatlas.errors import KvatlasError
-from kvatlas.reporting import figures, labels
+from kvatlas.reporting import figures, style
 from tests.support import all_studies, synthetic
 
 MANY = tuple(
     synthetic.Arm(method, budget, strength, 0.2)
     for budget in ("4x", "8x")
     for strength, method in enumerate(
-        [*(m for m in labels.METHOD_LABELS if m != "full"), "emeans_pre_rope_proportional", "h2o_raw", "brand_new"],
+        [*(m for m in style._STYLES if m != "full"), "emeans_pre_rope_proportional", "h2o_raw", "brand_new"],
         start=-10,
     )
 )
