@@ -6,7 +6,7 @@ trials.parquet and its cell files in results.json.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kvatlas.reporting import labels, tables
 from kvatlas.reporting.study_rows import Record, arms_of, decode_speed, rows_of
@@ -14,29 +14,9 @@ from kvatlas.reporting.tables import Row, Table, build, muted, named, source
 
 
 def summary(results: Record, timings: Record, study: str, model: str, mode: str) -> Table:
-    """Build the main table: the published columns in their order, then interval, actual ratio, KL, bytes,
-    n and arm.
-    """
+    """Build the main table: the published columns in their order, then interval, ratio, KL, bytes, clusters and arm."""
     arms = arms_of(results, study, model, mode)
     speed = decode_speed(timings, study, model, mode)
-    n = labels.spread(sorted({int(row["n"]) for row in arms}))
-    columns = (
-        "Method",
-        "Ratio",
-        "Mean KV (MiB)",
-        f"NIAH recall (N = {n}) ± SE (published formula)",
-        "Ref PPL (TF) ± SE",
-        "Self PPL",
-        "Embed CosSim",
-        "Hidden CosSim",
-        "Tok/s",
-        "Recall, 95% interval",
-        "Actual ratio",
-        "KL",
-        "Resident bytes",
-        "Clusters",
-        "Arm",
-    )
     rows = []
     for arm in arms:
         size = arm.get("resident_bf16_mib")
@@ -57,13 +37,32 @@ def summary(results: Record, timings: Record, study: str, model: str, mode: str)
             str(arm["arm"]),
         )
         rows.append(Row(cells, muted(arm), source(study, arm)))
-    return build(columns, rows, words=(0, 14))
+    return build(_summary_columns(arms), rows, words=(0, 14))
+
+
+def _summary_columns(arms: Sequence[Record]) -> tuple[str, ...]:
+    n = labels.spread(sorted({int(row["n"]) for row in arms}))
+    return (
+        "Method",
+        "Ratio",
+        "Mean KV (MiB)",
+        f"NIAH recall (N = {n}) ± SE (published formula)",
+        "Ref PPL (TF) ± SE",
+        "Self PPL",
+        "Embed CosSim",
+        "Hidden CosSim",
+        "Tok/s",
+        "Recall, 95% interval",
+        "Actual ratio",
+        "KL",
+        "Resident bytes",
+        "Clusters",
+        "Arm",
+    )
 
 
 def contrasts(results: Record, study: str, model: str, mode: str) -> Table:
-    """Build the paired differences: recall to the full cache and to SnapKV, reference PPL to the full
-    cache.
-    """
+    """Build the paired differences: recall to the full cache and to SnapKV, reference PPL to the full cache."""
     arms = arms_of(results, study, model, mode)
     by_arm = {row["arm"]: row for row in arms}
     by_pair: dict[tuple[str, str, str], Record] = {}

@@ -13,12 +13,13 @@ import yaml
 
 from kvatlas.compression.methods import policies, quantizers
 from kvatlas.errors import KvatlasError
-from kvatlas.grid import studies
+from kvatlas.grid import config
+from kvatlas.grid.studies import online_lm, task_suite
 from kvatlas.reporting.docs import configuration_page
 from kvatlas.reporting.methods_page import methods_page, write_methods
 from tests.support.places import ROOT
 
-SCHEMA: dict[str, Any] = json.loads((ROOT / "src/kvatlas/schemas/config.schema.json").read_text())
+SCHEMA: dict[str, Any] = config.schema()
 PAGES = sorted(["README.md", "CHANGELOG.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
 
 
@@ -47,18 +48,18 @@ def test_every_key_of_the_schema_is_described_on_the_page() -> None:
 
 def test_a_change_of_the_schema_changes_the_page() -> None:
     changed = json.loads(json.dumps(SCHEMA))
-    changed["$defs"]["needle"]["properties"]["patience"] = {"type": "integer", "minimum": 3, "description": "a | b <c>"}
+    changed["properties"]["studies"]["properties"]["needle"]["properties"]["patience"] = {"type": "integer", "minimum": 3, "description": "a | b <c>"}
     assert "| `patience` | whole number from 3 |  | a \\| b &lt;c&gt; |" in configuration_page(changed)
-    changed["$defs"]["needle"]["properties"]["patience"] = {"$ref": "#/$defs/nothing"}
+    changed["properties"]["studies"]["properties"]["needle"]["properties"]["patience"] = {"$ref": "#/$defs/nothing"}
     with pytest.raises(KvatlasError, match="nothing, which"):
         configuration_page(changed)
 
 
-def test_the_defaults_that_the_schema_tells_are_those_of_the_code() -> None:
-    described = SCHEMA["$defs"]
-    assert described["online_lm"]["properties"]["block"]["default"] == studies.DEFAULT_BLOCK
-    assert described["task_suite"]["properties"]["block"]["default"] == studies.DEFAULT_BLOCK
-    assert described["task_suite"]["properties"]["schedule"]["default"] == studies.DEFAULT_SCHEDULE
+def test_the_defaults_of_the_schema_are_those_of_the_code() -> None:
+    described = SCHEMA["properties"]["studies"]["properties"]
+    assert described["online_lm"]["properties"]["block"]["default"] == online_lm.DEFAULT_BLOCK
+    assert described["task_suite"]["properties"]["block"]["default"] == task_suite.DEFAULT_BLOCK
+    assert described["task_suite"]["properties"]["schedule"]["default"] == task_suite.DEFAULT_SCHEDULE
 
 
 def test_the_page_on_methods_is_what_the_registrations_say_now() -> None:

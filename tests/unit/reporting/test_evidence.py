@@ -6,39 +6,25 @@ from typing import Any
 
 import pytest
 
-from kvatlas.reporting import evidence, labels, tables
-from tests.support import synthetic
-from tests.support.places import ROOT
+from kvatlas.reporting import evidence, labels
+from tests.support.table_columns import column
 
 
-@pytest.fixture(scope="module")
-def results() -> dict[str, Any]:
-    return synthetic.results_json(
-        synthetic.recall_trials(),
-        claims_file=ROOT / "config/claims.yaml",
-        published=ROOT / "config/published",
-    )
-
-
-def column(table: tables.Table, name: str) -> list[str]:
-    return [row.cells[table.columns.index(name)] for row in table.rows]
-
-
-def test_every_claim_of_a_study_that_was_run_has_a_line_and_a_statement(results: dict[str, Any]) -> None:
-    claims = [claim for claim in results["claims"] if claim["study"] == "needle"]
-    table = evidence.claims(results)
+def test_every_claim_of_a_study_that_was_run_has_a_line_and_a_statement(needle_results: dict[str, Any]) -> None:
+    claims = [claim for claim in needle_results["claims"] if claim["study"] == "needle"]
+    table = evidence.claims(needle_results)
     assert column(table, "Claim") == [claim["sentence"] for claim in claims]
     assert column(table, "Verdict") == [claim["verdict"] for claim in claims]
-    said = [item.sentence for _, items in evidence.statements(results, "needle") for item in items]
+    said = [item.sentence for _, items in evidence.statements(needle_results, "needle") for item in items]
     assert sorted(said) == sorted(claim["sentence"] for claim in claims)
-    assert sum(count for _, count in evidence.verdict_counts(results)) == len(claims)
-    assert dict(evidence.untested(results)).keys() == {c["study"] for c in results["claims"]} - {"needle"}
+    assert sum(count for _, count in evidence.verdict_counts(needle_results)) == len(claims)
+    assert dict(evidence.untested(needle_results)).keys() == {c["study"] for c in needle_results["claims"]} - {"needle"}
 
 
-def test_statements_stand_under_their_topics_in_the_order_of_the_page(results: dict[str, Any]) -> None:
-    topic_of = {claim["sentence"]: claim["topic"] for claim in results["claims"]}
-    grouped = evidence.statements(results, "needle")
-    assert [title for title, _ in grouped] == [*results["topics"], "Further claims"]
+def test_statements_stand_under_their_topics_in_the_order_of_the_page(needle_results: dict[str, Any]) -> None:
+    topic_of = {claim["sentence"]: claim["topic"] for claim in needle_results["claims"]}
+    grouped = evidence.statements(needle_results, "needle")
+    assert [title for title, _ in grouped] == [*needle_results["topics"], "Further claims"]
     for title, items in grouped:
         assert {topic_of[item.sentence] or "Further claims" for item in items} == {title}
 

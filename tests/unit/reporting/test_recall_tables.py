@@ -5,13 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import pytest
-
-from kvatlas.reporting import labels, recall_tables, tables
+from kvatlas.reporting import labels, recall_tables
 from kvatlas.reporting.sections import needle
 from kvatlas.reporting.study_rows import rows_of
-from tests.support import synthetic
-from tests.support.places import ROOT
+from tests.support.table_columns import column
 
 MODEL, MODE = "smollm2-135m", "aware"
 PUBLISHED = (
@@ -27,21 +24,8 @@ PUBLISHED = (
 )
 
 
-@pytest.fixture(scope="module")
-def results() -> dict[str, Any]:
-    return synthetic.results_json(
-        synthetic.recall_trials(),
-        claims_file=ROOT / "config/claims.yaml",
-        published=ROOT / "config/published",
-    )
-
-
-def column(table: tables.Table, name: str) -> list[str]:
-    return [row.cells[table.columns.index(name)] for row in table.rows]
-
-
-def test_the_summary_has_the_published_columns_in_the_published_order(results: dict[str, Any]) -> None:
-    table = recall_tables.summary(results, {"rows": []}, "needle", MODEL, MODE)
+def test_the_summary_has_the_published_columns_in_the_published_order(needle_results: dict[str, Any]) -> None:
+    table = recall_tables.summary(needle_results, {"rows": []}, "needle", MODEL, MODE)
     assert table.columns[: len(PUBLISHED)] == PUBLISHED
     assert table.columns[len(PUBLISHED) :] == (
         "Recall, 95% interval",
@@ -54,8 +38,8 @@ def test_the_summary_has_the_published_columns_in_the_published_order(results: d
     assert all(len(row.cells) == len(table.columns) for row in table.rows)
 
 
-def test_the_summary_lists_arms_in_the_published_order(results: dict[str, Any]) -> None:
-    table = recall_tables.summary(results, {"rows": []}, "needle", MODEL, MODE)
+def test_the_summary_lists_arms_in_the_published_order(needle_results: dict[str, Any]) -> None:
+    table = recall_tables.summary(needle_results, {"rows": []}, "needle", MODEL, MODE)
     names = [
         method for method, ratio in zip(column(table, "Method"), column(table, "Ratio"), strict=True) if ratio == "4x"
     ]
@@ -73,9 +57,9 @@ def test_the_summary_lists_arms_in_the_published_order(results: dict[str, Any]) 
     assert column(table, "Ratio") == sorted(column(table, "Ratio"))
 
 
-def test_every_summary_number_comes_from_the_row_that_its_arm_names(results: dict[str, Any]) -> None:
-    table = recall_tables.summary(results, {"rows": []}, "needle", MODEL, MODE)
-    rows = {row["arm"]: row for row in rows_of(results, "needle", model=MODEL, mode=MODE)}
+def test_every_summary_number_comes_from_the_row_that_its_arm_names(needle_results: dict[str, Any]) -> None:
+    table = recall_tables.summary(needle_results, {"rows": []}, "needle", MODEL, MODE)
+    rows = {row["arm"]: row for row in rows_of(needle_results, "needle", model=MODEL, mode=MODE)}
     assert sorted(column(table, "Arm")) == sorted(rows)
     for line in table.rows:
         row, cells = rows[line.cells[-1]], dict(zip(table.columns, line.cells, strict=True))
@@ -86,21 +70,21 @@ def test_every_summary_number_comes_from_the_row_that_its_arm_names(results: dic
         assert row["cells"]
 
 
-def test_decode_speed_is_the_median_over_an_arms_cells_and_missing_is_a_dash(results: dict[str, Any]) -> None:
+def test_decode_speed_is_the_median_over_an_arms_cells_and_missing_is_a_dash(needle_results: dict[str, Any]) -> None:
     same = {"study": "needle", "model": MODEL, "mode": MODE, "arm": "snapkv-4x"}
     rows = [{**same, "decode_tokens_per_s": speed} for speed in (10.0, 30.0, 12.0)]
     rows.append({**same, "mode": "agnostic", "decode_tokens_per_s": 99.0})
-    table = recall_tables.summary(results, {"rows": rows}, "needle", MODEL, MODE)
+    table = recall_tables.summary(needle_results, {"rows": rows}, "needle", MODEL, MODE)
     speeds = dict(zip(column(table, "Arm"), column(table, "Tok/s"), strict=True))
     assert speeds["snapkv-4x"] == "12.0"
     assert speeds["full"] == labels.DASH
 
 
-def test_contrasts_set_full_and_snapkv_beside_each_other(results: dict[str, Any]) -> None:
-    table = recall_tables.contrasts(results, "needle", MODEL, MODE)
+def test_contrasts_set_full_and_snapkv_beside_each_other(needle_results: dict[str, Any]) -> None:
+    table = recall_tables.contrasts(needle_results, "needle", MODEL, MODE)
     found = {
         (row["arm"], row["versus"]): row
-        for row in rows_of(results, "needle", "contrasts", model=MODEL, mode=MODE)
+        for row in rows_of(needle_results, "needle", "contrasts", model=MODEL, mode=MODE)
         if row["metric"] == "recall"
     }
     line = next(row for row in table.rows if row.cells[:2] == ("H2O", "4x"))
@@ -109,8 +93,8 @@ def test_contrasts_set_full_and_snapkv_beside_each_other(results: dict[str, Any]
     assert not [row for row in table.rows if row.cells[:2] == ("Full cache", "1x")]
 
 
-def test_rows_of_a_task_past_no_gate_are_muted(results: dict[str, Any]) -> None:
-    changed = copy.deepcopy(results)
+def test_rows_of_a_task_past_no_gate_are_muted(needle_results: dict[str, Any]) -> None:
+    changed = copy.deepcopy(needle_results)
     for row in changed["studies"]["needle"]["rows"]:
         row["gate_passed"] = False
     for table in (

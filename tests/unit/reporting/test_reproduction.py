@@ -4,29 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from kvatlas.reporting import reproduction, tables
-from tests.support import synthetic
-from tests.support.places import ROOT
+from kvatlas.reporting import reproduction
+from tests.support.table_columns import column
 
 
-@pytest.fixture(scope="module")
-def results() -> dict[str, Any]:
-    return synthetic.results_json(
-        synthetic.recall_trials(),
-        claims_file=ROOT / "config/claims.yaml",
-        published=ROOT / "config/published",
-    )
-
-
-def column(table: tables.Table, name: str) -> list[str]:
-    return [row.cells[table.columns.index(name)] for row in table.rows]
-
-
-def test_published_numbers_are_either_beside_ours_or_counted_with_the_reason(results: dict[str, Any]) -> None:
-    total = sum(int(cell) for cell in column(reproduction.not_reproduced(results), "Numbers"))
-    assert total + len(reproduction.published(results).rows) == len(results["published"])
+def test_published_numbers_are_either_beside_ours_or_counted_with_the_reason(needle_results: dict[str, Any]) -> None:
+    total = sum(int(cell) for cell in column(reproduction.not_reproduced(needle_results), "Numbers"))
+    assert total + len(reproduction.published(needle_results).rows) == len(needle_results["published"])
     compared = {
         "source": "s",
         "table": "t",

@@ -108,7 +108,7 @@ def study(results: Record, name: str) -> dict[str, Any] | None:
 
     Questions without their context and repeats of the full cache are no arms to compare and are left out.
     """
-    rows = [row for row in rows_of(results, name) if "method" in row and not _left_out(row)]
+    rows = [row for row in rows_of(results, name) if "budget" in row and not _left_out(row)]
     metrics = [metric for metric in METRICS if any(labels.known(row.get(metric.key)) for row in rows)]
     if not metrics:
         return None

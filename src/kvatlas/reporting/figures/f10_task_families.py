@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.figures.layout import arm_axis, axes_grid, note_above, percent_axis
+from kvatlas.reporting.figures.layout import arm_axis, axes_grid, mark, note_above, percent_axis
 from kvatlas.reporting.study_labels import FAMILY_LABELS
 from kvatlas.reporting.study_rows import Record, models_of, rows_of
 from kvatlas.reporting.style import FAINT, SOFT, method_style, styled
@@ -70,17 +70,8 @@ def _draw_chart(axes: Axes, rows: Sequence[Record], order: Sequence[Record]) -> 
         share = row["hits"] / row["n"]
         quantized = row["quantizer"] != "none"
         axes.plot(row["ci"], [y, y], color=look.color, linewidth=1.0, alpha=0.7)
-        axes.plot(
-            [share],
-            [y],
-            marker=look.marker,
-            color=look.color,
-            markerfacecolor="white" if quantized else look.face,
-            markersize=4.5,
-            linestyle="none",
-            clip_on=False,
-            zorder=3,
-        )
+        face = "white" if quantized else look.face
+        mark(axes, share, y, look, markerfacecolor=face, markersize=4.5, clip_on=False)
         if row["arm"] == "full":
             axes.axvline(share, color=SOFT, linewidth=0.8, zorder=0)
     arm_axis(axes, order, fontsize=6.5)

@@ -21,6 +21,7 @@ from kvatlas.reporting.figures.layout import (
     legend_below,
     legend_height,
     log_value_axis,
+    mark,
     method_handle,
     percent_axis,
 )
@@ -165,17 +166,7 @@ def _draw_method(axes: Axes, arms: Sequence[Record], drawn: Mapping[str, float],
         bounds = row.get(interval_key)
         if bounds and all(labels.known(bound) for bound in bounds):
             axes.plot([size, size], bounds, color=look.color, linewidth=0.8, alpha=0.45, zorder=2)
-        axes.plot(
-            [size],
-            [row[key]],
-            marker=look.marker,
-            color=look.color,
-            markerfacecolor=look.face,
-            markeredgewidth=0.9,
-            linestyle="none",
-            zorder=4 if method == "full" else 3,
-            clip_on=False,
-        )
+        mark(axes, size, row[key], look, markeredgewidth=0.9, zorder=4 if method == "full" else 3, clip_on=False)
         if row.get("quantizer", "none") != "none":
             axes.annotate(
                 row["quantizer"],

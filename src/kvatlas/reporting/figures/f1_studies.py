@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.figures.layout import axes_grid, legend_below, method_handle, note_above
+from kvatlas.reporting.figures.layout import axes_grid, legend_below, mark, method_handle, note_above
 from kvatlas.reporting.figures.panels import frontier
 from kvatlas.reporting.study_rows import Record, is_repeat, rows_of
 from kvatlas.reporting.style import FAINT, SOFT, method_style, styled
@@ -105,8 +105,8 @@ def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
         for study, name in _NAMES.items()
         if any(p.study == study for arms in shown.values() for p in arms)
     ]
-    for mark in marks:
-        mark.set_markerfacecolor("white" if mark.get_label() == "Task suite" else SOFT)
+    for handle in marks:
+        handle.set_markerfacecolor("white" if handle.get_label() == "Task suite" else SOFT)
     legend_below(figure, [*(method_handle(method, line=False) for method in methods), *marks], columns=4)
     return figure
 
@@ -121,16 +121,8 @@ def _draw_chart(axes: Axes, arms: Sequence[Point]) -> None:
     edge = set(staircase)
     for point in arms:
         look = method_style(str(point.row["method"]))
-        axes.plot(
-            [point.share],
-            [point.kept],
-            marker=look.marker,
-            color=look.color,
-            markerfacecolor="white" if point.study == "task_suite" else look.face,
-            markersize=_SIZES[point.study],
-            linestyle="none",
-            zorder=3,
-        )
+        face = "white" if point.study == "task_suite" else look.face
+        mark(axes, point.share, point.kept, look, markerfacecolor=face, markersize=_SIZES[point.study])
     named = [p for p in arms if (p.share, p.kept) in edge or p.row["quantizer"] != "none"]
     for group in neighbours(named):
         first = group[0]

@@ -9,7 +9,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.figures.layout import axes_grid, filled, legend_below, legend_height, method_handle, percent_axis
+from kvatlas.reporting.figures.layout import (
+    axes_grid,
+    filled,
+    legend_below,
+    legend_height,
+    mark,
+    method_handle,
+    percent_axis,
+)
 from kvatlas.reporting.figures.panels import Panel, by_method, needle, split, titled
 from kvatlas.reporting.study_rows import Record
 from kvatlas.reporting.style import FAINT, SOFT, method_style, styled
@@ -77,17 +85,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
             if row.get("recall_ci"):
                 axes.plot([x, x], row["recall_ci"], color=look.color, linewidth=0.7, alpha=0.4, zorder=2)
             step = budgets.index(row["budget"]) if row["budget"] in budgets else 0
-            axes.plot(
-                [x],
-                [row["recall"]],
-                marker=look.marker,
-                color=look.color,
-                markerfacecolor=look.face,
-                markersize=_SIZES[min(step, len(_SIZES) - 1)],
-                linestyle="none",
-                zorder=3,
-                clip_on=False,
-            )
+            mark(axes, x, row["recall"], look, markersize=_SIZES[min(step, len(_SIZES) - 1)], clip_on=False)
     percent_axis(axes, "x")
     percent_axis(axes, "y")
     axes.grid(color=FAINT, linewidth=0.5)

@@ -108,7 +108,12 @@ def _draw_panel(
         if first:
             chart.set_ylabel(name)
     axes[2].set_xlabel("Tokens of the stream")
-    axes[0].set_title("\n\n\n", pad=3)
+    _title_column(axes[0], panel)
+
+
+def _title_column(axes: Axes, panel: StreamPanel) -> None:
+    """Write what the three charts show above the first; the layout must not widen it for the text."""
+    axes.set_title("\n\n\n", pad=3)
     for text, lift, look_of in (
         (
             f"{labels.model_label(panel.model)}, {labels.budget_label(panel.budget)}",
@@ -118,4 +123,4 @@ def _draw_panel(
         (labels.protected_label(panel.rows[0]), 14, {}),
         (count_note(panel.full), 4, {"fontsize": 6}),
     ):
-        note_above(axes[0], text, lift=lift, **look_of).set_in_layout(False)
+        note_above(axes, text, lift=lift, **look_of).set_in_layout(False)

@@ -13,6 +13,7 @@ from kvatlas.reporting.figures.layout import (
     legend_below,
     legend_height,
     log_value_axis,
+    mark,
     method_handle,
     note_above,
 )
@@ -96,19 +97,10 @@ def _draw_chart(axes: Axes, rows: Sequence[Record], key: str) -> None:
                 continue
             if key == "ref_ppl" and row.get("ref_ppl_ci"):
                 axes.plot([x, x], row["ref_ppl_ci"], color=look.color, linewidth=0.8, alpha=0.45, zorder=2)
-            axes.plot(
-                [x],
-                [row[key]],
-                marker=look.marker,
-                color=look.color,
-                markerfacecolor=look.face,
-                markersize=4.5,
-                linestyle="none",
-                zorder=3,
-            )
+            mark(axes, x, row[key], look, markersize=4.5)
     if full is not None and labels.known(full.get(key)):
         look = method_style("full")
-        axes.plot([0], [full[key]], marker=look.marker, color=look.color, markersize=4.5, linestyle="none", zorder=4)
+        mark(axes, 0, full[key], look, markersize=4.5, zorder=4)
     axes.set_xticks(range(len(budgets)), [labels.budget_label(budget) for budget in budgets])
     axes.set_xlim(-0.35, len(budgets) - 0.65)
     axes.set_xlabel("Budget")

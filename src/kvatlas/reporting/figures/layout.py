@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from kvatlas.reporting import labels
 from kvatlas.reporting.study_rows import Record
-from kvatlas.reporting.style import PAGE_WIDTH, SOFT, method_style
+from kvatlas.reporting.style import PAGE_WIDTH, SOFT, MethodStyle, method_style
 
 T = TypeVar("T")
 
@@ -112,3 +112,9 @@ def arm_axis(axes: Axes, rows: Sequence[Record], **look: Any) -> None:
     """Put one arm on each line of y, the first at the top."""
     axes.set_yticks(range(len(rows)), [labels.arm_label(row) for row in rows], **look)
     axes.set_ylim(len(rows) - 0.5, -0.5)
+
+
+def mark(axes: Axes, x: float, y: float, look: MethodStyle, **style: Any) -> None:
+    """Draw one point in the marker of a method."""
+    looks: dict[str, Any] = {"color": look.color, "marker": look.marker, "markerfacecolor": look.face, "zorder": 3}
+    axes.plot([x], [y], linestyle="none", **(looks | style))

@@ -14,6 +14,24 @@ from kvatlas.reporting.study_rows import Record, arms_of, models_of, rows_of
 from kvatlas.reporting.tables import Row, Table, build
 
 VERDICTS = ("better", "worse", "not resolved")
+ONLINE_COLUMNS = (
+    "Method",
+    "Budget",
+    "Protected",
+    "PPL, all tokens",
+    "95% interval",
+    "Accuracy",
+    "PPL after the budget binds",
+    "Over full",
+    "95% interval",
+    "Accuracy over full (points)",
+    "95% interval",
+    "Slots",
+    "Peak slots",
+    "Resident KV (MiB, bf16)",
+    "Peak held (MiB)",
+    "Arm",
+)
 
 
 def context(results: Record, timings: Record, study_config: Record) -> dict[str, Any] | None:
@@ -60,24 +78,6 @@ def _length(row: Record) -> str:
 
 def online_table(rows: Sequence[Record]) -> Table:
     """Build the online table: perplexity and accuracy over all tokens and after the budget binds, and bytes."""
-    columns = (
-        "Method",
-        "Budget",
-        "Protected",
-        "PPL, all tokens",
-        "95% interval",
-        "Accuracy",
-        "PPL after the budget binds",
-        "Over full",
-        "95% interval",
-        "Accuracy over full (points)",
-        "95% interval",
-        "Slots",
-        "Peak slots",
-        "Resident KV (MiB, bf16)",
-        "Peak held (MiB)",
-        "Arm",
-    )
     lines = []
     for row in rows:
         cells = (
@@ -99,7 +99,7 @@ def online_table(rows: Sequence[Record]) -> Table:
             str(row["arm"]),
         )
         lines.append(Row(cells, source=tables.source("online_lm", row)))
-    return build(columns, lines, words=(0, 1, 2, 15))
+    return build(ONLINE_COLUMNS, lines, words=(0, 1, 2, 15))
 
 
 def baseline_table(results: Record, rows: Sequence[Record]) -> Table:

@@ -15,6 +15,26 @@ from kvatlas.reporting.study_rows import Record, arms_of, decode_speed, models_o
 from kvatlas.reporting.tables import Row, Table, build
 
 PROTOCOLS = {name: PROTOCOL_LABELS[protocol].lower() for protocol, name in suite_contrasts.PROTOCOLS.items()}
+SUITE_COLUMNS = (
+    "Method",
+    "Budget",
+    "Precision",
+    "Task accuracy",
+    "Over control (points)",
+    "KV payload (KiB)",
+    "Of fp32 control",
+    "Accuracy, 95% interval",
+    "Difference, 95% interval",
+    "Holm p",
+    "Non-inferior (5 points), Holm p",
+    "Resident (KiB)",
+    "Peak (KiB)",
+    "Of bf16 cache",
+    "Tokens written",
+    "Saturated",
+    "Tok/s",
+    "Arm",
+)
 
 
 def context(results: Record, timings: Record, study_config: Record) -> dict[str, Any] | None:
@@ -81,26 +101,6 @@ def _line(cells: tuple[str, ...], row: Record) -> Row:
 def suite_table(results: Record, model: str, speed: Mapping[str, float]) -> Table:
     """Build the suite's main table: the published columns, then interval, tests, bytes of all tensors, peak and speed."""
     against = _contrasts(results, model, "accuracy", "full")
-    columns = (
-        "Method",
-        "Budget",
-        "Precision",
-        "Task accuracy",
-        "Over control (points)",
-        "KV payload (KiB)",
-        "Of fp32 control",
-        "Accuracy, 95% interval",
-        "Difference, 95% interval",
-        "Holm p",
-        "Non-inferior (5 points), Holm p",
-        "Resident (KiB)",
-        "Peak (KiB)",
-        "Of bf16 cache",
-        "Tokens written",
-        "Saturated",
-        "Tok/s",
-        "Arm",
-    )
     lines = []
     for row in arms_of(results, "task_suite", model):
         test = against.get(str(row["arm"]), {})
@@ -123,7 +123,7 @@ def suite_table(results: Record, model: str, speed: Mapping[str, float]) -> Tabl
             str(row["arm"]),
         )
         lines.append(_line(cells, row))
-    return build(columns, lines, words=(0, 1, 2, 17))
+    return build(SUITE_COLUMNS, lines, words=(0, 1, 2, 17))
 
 
 def unresolved(results: Record, model: str) -> dict[str, str]:

@@ -55,7 +55,7 @@ def test_a_topic_is_a_title_in_the_rows_and_titles_are_in_the_order_of_the_file(
 
 
 def test_the_schema_allows_the_tests_that_are_judged() -> None:
-    schema = read_json(reader.schema_file("claims"))
+    schema = reader.load_schema("claims")
     tests = schema["$defs"]["claim"]["properties"]["test"]["enum"]
     assert tests == [*verdicts.CONTRAST_TESTS, *verdicts.LEVEL_TESTS]
 

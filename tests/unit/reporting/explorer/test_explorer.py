@@ -155,6 +155,18 @@ def test_the_task_suite_is_shown_with_its_depths_and_quantizers() -> None:
     assert (cells["full-int4", 5], cells["full-int4", 35]) == ("12/12", "0/12")
 
 
+def test_studies_with_the_same_metric_stand_side_by_side_under_the_names_of_their_sections(
+    results: dict[str, Any],
+) -> None:
+    studies = explorer_data(results, [])["studies"]
+    assert [(study["id"], study["label"]) for study in studies] == [
+        ("needle", "Needle in a haystack"),
+        ("passkey", "Passkey"),
+        ("online_lm", "Online language modelling"),
+        ("task_suite", "Task suite"),
+    ]
+
+
 def test_a_run_without_studies_has_a_page() -> None:
     assert embedded(document.render({"run": "bare", "studies": {}}, [], {}))["studies"] == []
 

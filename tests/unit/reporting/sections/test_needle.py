@@ -33,8 +33,8 @@ def test_the_grid_lists_what_was_crossed_without_the_questions_without_context(r
     context = needle.context(results, {}, CONFIG)
     assert context is not None
     assert [row["name"] for row in context["grid"]] == [
-        "SmolLM2-135M, question-aware",
-        "SmolLM2-135M, question-agnostic",
+        f"{labels.model_label(MODEL)}, question-aware",
+        f"{labels.model_label(MODEL)}, question-agnostic",
     ]
     grid = context["grid"][0]
     assert (grid["contexts"], grid["seeds"], grid["n"], grid["clusters"]) == ("512, 1024", "4", "40", "8")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvatlas.reporting import labels
 from kvatlas.reporting.sections import quantizer_error
+from tests.support import all_studies
 
 
 def test_integers_are_shown_at_both_granularities_and_floats_at_none(results: dict[str, Any]) -> None:
@@ -18,4 +20,8 @@ def test_integers_are_shown_at_both_granularities_and_floats_at_none(results: di
 def test_the_section_says_how_far_key_channels_stand_out(results: dict[str, Any]) -> None:
     context = quantizer_error.context(results, {}, {})
     assert context is not None
-    assert (context["context"], context["chunks"], context["outliers"]) == ("64", "3", "SmolLM2-135M 7.00x")
+    assert (context["context"], context["chunks"], context["outliers"]) == (
+        "64",
+        "3",
+        f"{labels.model_label(all_studies.MODEL)} 7.00x",
+    )
