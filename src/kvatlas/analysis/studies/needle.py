@@ -78,10 +78,10 @@ def describe(trials: Sequence[Trial]) -> dict[str, list[Row]]:
     tables: dict[str, list[Row]] = {"rows": [], "by_depth": [], "retention": []}
     for (model, mode), arms in _groups(trials).items():
         for arm, members in arms.items():
-            head = {"model": model, "mode": mode, "arm": arm}
-            tables["rows"].append(head | _row(members, arms.get(FULL)))
-            tables["by_depth"] += [head | row for row in _by_depth(members)]
-            tables["retention"] += [head | row for row in _retention(members)]
+            ids = {"model": model, "mode": mode, "arm": arm}
+            tables["rows"].append(ids | _row(members, arms.get(FULL)))
+            tables["by_depth"] += [ids | row for row in _by_depth(members)]
+            tables["retention"] += [ids | row for row in _retention(members)]
     return tables
 
 
@@ -184,8 +184,8 @@ def _hits(trials: Sequence[Trial]) -> Row:
 
 
 def _recall_given_full(trials: Sequence[Trial], full: Sequence[Trial] | None) -> Row:
-    found = {(*cluster_of(t), t["depth"]) for t in full or () if t["hit"]}
-    return _hits([t for t in trials if (*cluster_of(t), t["depth"]) in found])
+    answered_by_full = {(*cluster_of(t), t["depth"]) for t in full or () if t["hit"]}
+    return _hits([t for t in trials if (*cluster_of(t), t["depth"]) in answered_by_full])
 
 
 def _by_depth(trials: Sequence[Trial]) -> list[Row]:

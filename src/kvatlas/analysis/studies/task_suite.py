@@ -46,11 +46,11 @@ def aggregate(trials: Sequence[Trial], options: Mapping[str, Any] | None = None)
     names = ("rows", "families", "by_depth", "contrasts", "gates", "recommendations")
     section: dict[str, Any] = {name: [] for name in names} | {"grid": {"rows": []}}
     for model in sorted({trial["model"] for trial in trials}):
-        mine = [trial for trial in trials if trial["model"] == model]
-        arms = _arms([t for t in mine if t["mode"] != NO_CONTEXT and "hit" in t])
-        passages = {(t["arm"], t["protocol"]): t for t in mine if "protocol" in t}
+        of_model = [trial for trial in trials if trial["model"] == model]
+        arms = _arms([t for t in of_model if t["mode"] != NO_CONTEXT and "hit" in t])
+        passages = {(t["arm"], t["protocol"]): t for t in of_model if "protocol" in t}
         _check(model, arms)
-        gates = _gates(model, arms[FULL], [t for t in mine if t["mode"] == NO_CONTEXT])
+        gates = _gates(model, arms[FULL], [t for t in of_model if t["mode"] == NO_CONTEXT])
         passed = {gate["family"]: gate["passed"] for gate in gates}
         gate = {
             "gate_passed": passed["all"],
