@@ -27,6 +27,7 @@ from kvatlas.analysis.studies.clusters import (
     token_mean,
 )
 from kvatlas.analysis.studies.recall_contrasts import contrast_rows
+from kvatlas.analysis.studies.sizes import MIB, averages
 from kvatlas.analysis.studies.validity import NO_CONTEXT, gate_rows, grid_row, noise_rows
 from kvatlas.errors import KvatlasError
 from kvatlas.grid.arms import BASE
@@ -34,7 +35,6 @@ from kvatlas.grid.policy_parameters import FULL, NO_QUANTIZER
 
 FULLY_RETAINED = 0.999  # share of the needle's slots kept over layers and KV heads
 RETENTION_EDGES = (0.0, 0.25, 0.5, 0.75, FULLY_RETAINED)
-MIB = 2**20
 
 Row = dict[str, Any]
 Arms = dict[str, list[Trial]]
@@ -143,9 +143,7 @@ def _sizes(trials: Sequence[Trial]) -> Row:
         beside_payload = trial["resident_bytes"] - trial["payload_bytes"]
         return float(trial["full_bf16_bytes"] * trial["slots"] / trial["full_slots"] + beside_payload)
 
-    def average(field: str) -> float:
-        return float(sum(trial[field] for trial in trials) / len(trials))
-
+    average = averages(trials)
     resident_bf16 = sum(mib(trial) for trial in trials) / len(trials)
     return {
         "kv_mib": average("resident_bytes") / MIB,

@@ -15,6 +15,7 @@ from kvatlas.analysis.statistics import multiplicity, paired_tests
 from kvatlas.analysis.statistics.intervals import DESCRIPTIVE_BELOW
 from kvatlas.analysis.statistics.multiplicity import PRIMARY
 from kvatlas.analysis.studies import streams
+from kvatlas.analysis.studies.sizes import MIB
 from kvatlas.analysis.studies.streams import Row, Trial
 from kvatlas.errors import KvatlasError
 from kvatlas.grid.policy_parameters import FULL
@@ -22,7 +23,6 @@ from kvatlas.grid.policy_parameters import FULL
 BASELINE = "sink_recent"
 ONLINE = "online"
 METRICS = tuple(streams.FIELDS)
-MIB = 2**20
 ALPHA = 0.05
 
 _COPIED = (
