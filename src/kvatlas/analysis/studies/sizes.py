@@ -9,5 +9,5 @@ KIB, MIB = 2**10, 2**20
 
 
 def averages(trials: Sequence[Mapping[str, Any]]) -> Callable[[str], float]:
-    """Return the function from a size's field to its mean over `trials` (bytes per prompt, or slots per layer and KV head)."""
+    """Return the function from a field to its mean over `trials`: bytes per prompt, or slots per layer and KV head."""
     return lambda field: float(sum(trial[field] for trial in trials) / len(trials))
