@@ -47,6 +47,11 @@ ALPHA = 0.05
 
 Row = dict[str, Any]
 
+_CLAIM_FIELDS = (
+    *("id", "sentence", "source", "source_title", "topic", "study", "mode"),
+    *("metric", "test", "direction", "margin", "target", "family"),
+)
+
 
 def pairs(
     claims: Iterable[Claim], study: str, arms: Collection[str], metrics: Collection[str] = tuple(METRICS)
@@ -122,18 +127,18 @@ def _judge(claim: Claim, model: str | None, section: Mapping[str, Any] | None, a
         return _Judged(claim, model, missing="no budget at which all its arms were run")
     on_rows = claim.test in verdicts.LEVEL_TESTS
     table = {row["arm"]: row for row in rows} if on_rows else _contrast_table(section, claim, model)
-    found = [(pair, table.get(pair[0] if on_rows else pair)) for pair in wanted]
-    lost = [_name(pair) for pair, row in found if row is None or (on_rows and row.get(claim.metric) is None)]
-    if lost:
-        return _Judged(claim, model, missing=f"not in this run: {', '.join(lost)}")
-    gated = any(row is not None and not _past_gate(row, claim.metric) for _, row in found)
+    evidence = [(pair, table.get(pair[0] if on_rows else pair)) for pair in wanted]
+    missing = [_name(pair) for pair, row in evidence if row is None or (on_rows and row.get(claim.metric) is None)]
+    if missing:
+        return _Judged(claim, model, missing=f"not in this run: {', '.join(missing)}")
+    gated = any(row is not None and not _past_gate(row, claim.metric) for _, row in evidence)
     judged_by_hits = (
         claim.metric in RECALL_METRICS
         or claim.metric.startswith("accuracy_")
         or (claim.metric == "accuracy" and claim.study == "task_suite")
     )
     gate = "the task is not past its gate" if gated and judged_by_hits else ""
-    parts = tuple(_part(claim, pair, row, alpha) for pair, row in found if row is not None)
+    parts = tuple(_part(claim, pair, row, alpha) for pair, row in evidence if row is not None)
     return _Judged(claim, model, parts, gate=gate)
 
 
@@ -166,22 +171,7 @@ def _part(claim: Claim, pair: tuple[str, str | None], row: Row, alpha: float) ->
 
 def _verdict_row(item: _Judged, p_adjusted: float | None, alpha: float) -> Row:
     claim = item.claim
-    keys = (
-        "id",
-        "sentence",
-        "source",
-        "source_title",
-        "topic",
-        "study",
-        "mode",
-        "metric",
-        "test",
-        "direction",
-        "margin",
-        "target",
-        "family",
-    )
-    row: Row = {key: getattr(claim, key) for key in keys} | {
+    row: Row = {key: getattr(claim, key) for key in _CLAIM_FIELDS} | {
         "model": item.model,
         "reason": item.missing or item.gate,
     }

@@ -100,11 +100,11 @@ def judge_level(row: Mapping[str, Any], metric: str, *, direction: str, bound: f
     ci = row.get(f"{metric}_ci")
     low, high = (None, None) if ci is None else ci
     above, below = low is not None and low > bound, high is not None and high < bound
-    held, failed = (above, below) if direction == "greater" else (below, above)
+    holds, fails = (above, below) if direction == "greater" else (below, above)
     n = row.get("n_clusters")
     needed = None if ci is None or n is None else _level_clusters(row[metric], _pair(ci), bound, n)
     by_means = row[metric] > bound if direction == "greater" else row[metric] < bound
-    return Part(name, row[metric], _pair(ci), None, None, held, failed, by_means, n, needed)
+    return Part(name, row[metric], _pair(ci), None, None, holds, fails, by_means, n, needed)
 
 
 def judge_value(row: Mapping[str, Any], metric: str, *, target: float, tolerance: float, name: str) -> Part:

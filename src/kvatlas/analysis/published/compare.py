@@ -49,7 +49,7 @@ def compare(
 def _compare_line(table: Table, line: Mapping[str, str], subsets: str | Mapping[str, Mapping[str, Row]]) -> list[Row]:
     arm = table.arm(line)
     label = line.get("method") or line.get("quantizer") or f"{line['precision']} + {line['policy']}"
-    head = {
+    ids = {
         "source": table.source,
         "table": table.file.removesuffix(".csv"),
         "label": label,
@@ -59,7 +59,7 @@ def _compare_line(table: Table, line: Mapping[str, str], subsets: str | Mapping[
     rows: list[Row] = []
     for column, (name, factor) in table.columns.items():
         published = _number(line, column)
-        base: Row = head | {"metric": column, "published": published}
+        base: Row = ids | {"metric": column, "published": published}
         if isinstance(subsets, str):
             rows.append(base | _not_run(subsets))
             continue
@@ -109,17 +109,17 @@ def _subsets(
 
 
 def _from_trials(table: Table, trials: Sequence[Trial]) -> str | dict[str, dict[str, Row]]:
-    mine = [t for t in trials if t["model"] == table.model and t["mode"] == table.mode]
+    chosen = [t for t in trials if t["model"] == table.model and t["mode"] == table.mode]
     for key, singular in (("contexts", "context"), ("depths", "depth")):
         wanted = table.grid.get(key, ())
-        lost = [value for value in wanted if value not in {t[singular] for t in mine}]
-        if lost:
-            return f"not run ({singular} {', '.join(map(str, lost))})"
-        mine = [t for t in mine if not wanted or t[singular] in wanted]
-    seeds = sorted({t["seed"] for t in mine})
-    subsets = {ALL: _by_arm(mine)}
+        missing = [value for value in wanted if value not in {t[singular] for t in chosen}]
+        if missing:
+            return f"not run ({singular} {', '.join(map(str, missing))})"
+        chosen = [t for t in chosen if not wanted or t[singular] in wanted]
+    seeds = sorted({t["seed"] for t in chosen})
+    subsets = {ALL: _by_arm(chosen)}
     if table.seeds is not None and len(seeds) >= table.seeds:
-        first = [t for t in mine if t["seed"] in seeds[: table.seeds]]
+        first = [t for t in chosen if t["seed"] in seeds[: table.seeds]]
         subsets = {AS_PUBLISHED: _by_arm(first), **subsets}
     return subsets
 

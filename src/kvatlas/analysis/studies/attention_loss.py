@@ -73,14 +73,14 @@ def _row(trials: Sequence[Trial]) -> Row:
 
 def _map(trials: Sequence[Trial]) -> Row:
     """Means and spreads by layer and head, `[layers][heads]`."""
-    found = _head(trials)
+    row = _head(trials)
     for name in FIELDS:
-        found[name] = stacked(trials, name).mean(axis=0).tolist()
+        row[name] = stacked(trials, name).mean(axis=0).tolist()
     many = len(trials) > 1
     for name in ("alr", "alr_kv"):
-        found[f"{name}_sd_prompts"] = stacked(trials, name).std(axis=0, ddof=1).tolist() if many else None
-    found["alr_sd_queries"] = stacked(trials, "alr_sd").mean(axis=0).tolist()
-    return found
+        row[f"{name}_sd_prompts"] = stacked(trials, name).std(axis=0, ddof=1).tolist() if many else None
+    row["alr_sd_queries"] = stacked(trials, "alr_sd").mean(axis=0).tolist()
+    return row
 
 
 def _contrasts(model: str, arms: Mapping[str, Sequence[Trial]]) -> list[Row]:
@@ -108,5 +108,5 @@ def _band_contrasts(model: str, metric: str, by_layer: Array) -> list[Row]:
 
 
 def _contrast(model: str, arm: str, versus: str, metric: str, gaps: Array) -> Row:
-    head = {"model": model, "arm": arm, "versus": versus, "metric": metric}
-    return head | paired_tests.paired_difference(gaps.tolist()).as_row()
+    ids = {"model": model, "arm": arm, "versus": versus, "metric": metric}
+    return ids | paired_tests.paired_difference(gaps.tolist()).as_row()

@@ -27,6 +27,7 @@ from kvatlas.analysis.studies.clusters import (
     token_mean,
 )
 from kvatlas.analysis.studies.recall_contrasts import contrast_rows
+from kvatlas.analysis.studies.sizes import MIB, averages
 from kvatlas.analysis.studies.validity import NO_CONTEXT, gate_rows, grid_row, noise_rows
 from kvatlas.errors import KvatlasError
 from kvatlas.grid.arms import BASE
@@ -34,7 +35,6 @@ from kvatlas.grid.policy_parameters import FULL, NO_QUANTIZER
 
 FULLY_RETAINED = 0.999  # share of the needle's slots kept over layers and KV heads
 RETENTION_EDGES = (0.0, 0.25, 0.5, 0.75, FULLY_RETAINED)
-MIB = 2**20
 
 Row = dict[str, Any]
 Arms = dict[str, list[Trial]]
@@ -78,10 +78,10 @@ def describe(trials: Sequence[Trial]) -> dict[str, list[Row]]:
     tables: dict[str, list[Row]] = {"rows": [], "by_depth": [], "retention": []}
     for (model, mode), arms in _groups(trials).items():
         for arm, members in arms.items():
-            head = {"model": model, "mode": mode, "arm": arm}
-            tables["rows"].append(head | _row(members, arms.get(FULL)))
-            tables["by_depth"] += [head | row for row in _by_depth(members)]
-            tables["retention"] += [head | row for row in _retention(members)]
+            ids = {"model": model, "mode": mode, "arm": arm}
+            tables["rows"].append(ids | _row(members, arms.get(FULL)))
+            tables["by_depth"] += [ids | row for row in _by_depth(members)]
+            tables["retention"] += [ids | row for row in _retention(members)]
     return tables
 
 
@@ -143,9 +143,7 @@ def _sizes(trials: Sequence[Trial]) -> Row:
         beside_payload = trial["resident_bytes"] - trial["payload_bytes"]
         return float(trial["full_bf16_bytes"] * trial["slots"] / trial["full_slots"] + beside_payload)
 
-    def average(field: str) -> float:
-        return float(sum(trial[field] for trial in trials) / len(trials))
-
+    average = averages(trials)
     resident_bf16 = sum(mib(trial) for trial in trials) / len(trials)
     return {
         "kv_mib": average("resident_bytes") / MIB,
@@ -184,8 +182,8 @@ def _hits(trials: Sequence[Trial]) -> Row:
 
 
 def _recall_given_full(trials: Sequence[Trial], full: Sequence[Trial] | None) -> Row:
-    found = {(*cluster_of(t), t["depth"]) for t in full or () if t["hit"]}
-    return _hits([t for t in trials if (*cluster_of(t), t["depth"]) in found])
+    answered_by_full = {(*cluster_of(t), t["depth"]) for t in full or () if t["hit"]}
+    return _hits([t for t in trials if (*cluster_of(t), t["depth"]) in answered_by_full])
 
 
 def _by_depth(trials: Sequence[Trial]) -> list[Row]:

@@ -15,6 +15,7 @@ from kvatlas.analysis.statistics import multiplicity, paired_tests
 from kvatlas.analysis.statistics.intervals import DESCRIPTIVE_BELOW
 from kvatlas.analysis.statistics.multiplicity import PRIMARY
 from kvatlas.analysis.studies import streams
+from kvatlas.analysis.studies.sizes import MIB
 from kvatlas.analysis.studies.streams import Row, Trial
 from kvatlas.errors import KvatlasError
 from kvatlas.grid.policy_parameters import FULL
@@ -22,7 +23,6 @@ from kvatlas.grid.policy_parameters import FULL
 BASELINE = "sink_recent"
 ONLINE = "online"
 METRICS = tuple(streams.FIELDS)
-MIB = 2**20
 ALPHA = 0.05
 
 _COPIED = (
@@ -116,12 +116,12 @@ def _level(metric: str, series: Sequence[float]) -> Row:
         mean, ci = None, None
     else:
         mean, ci = streams.mean_interval(series)
-    found: Row = {metric: mean, f"{metric}_ci": ci}
+    level: Row = {metric: mean, f"{metric}_ci": ci}
     if metric.endswith("nll"):
         name = metric.replace("nll", "ppl")
-        found[name] = None if mean is None else math.exp(mean)
-        found[f"{name}_ci"] = None if ci is None else [math.exp(bound) for bound in ci]
-    return found
+        level[name] = None if mean is None else math.exp(mean)
+        level[f"{name}_ci"] = None if ci is None else [math.exp(bound) for bound in ci]
+    return level
 
 
 def _against(name: str, trial: Trial, other: Trial | None, n: int) -> Row:
@@ -130,14 +130,14 @@ def _against(name: str, trial: Trial, other: Trial | None, n: int) -> Row:
     if other is None or other["arm"] == trial["arm"]:
         return blank
     whole = streams.ratio(streams.contrast(trial, other, "nll", None))
-    found = {f"ratio_{name}": whole["ratio"], f"ratio_{name}_ci": whole["ci"]}
+    against = {f"ratio_{name}": whole["ratio"], f"ratio_{name}_ci": whole["ci"]}
     start = trial["first_compressed"]
     if start is not None and start < trial["first_prediction"] + n // trial.get("passages", 1):
         post = streams.ratio(streams.contrast(trial, other, "post_nll", start))
         gain = streams.contrast(trial, other, "post_accuracy", start)
-        found |= {f"post_ratio_{name}": post["ratio"], f"post_ratio_{name}_ci": post["ci"]}
-        found |= {f"accuracy_gain_{name}": gain["diff"], f"accuracy_gain_{name}_ci": gain["ci"]}
-    return blank | found
+        against |= {f"post_ratio_{name}": post["ratio"], f"post_ratio_{name}_ci": post["ci"]}
+        against |= {f"accuracy_gain_{name}": gain["diff"], f"accuracy_gain_{name}_ci": gain["ci"]}
+    return blank | against
 
 
 def baseline_of(trial: Trial, arms: Arms) -> Trial | None:
@@ -211,9 +211,13 @@ def _protocol_row(trial: Trial, arms: Arms) -> Row:
     """One protocol's view of an arm: its perplexity over that of the full cache where the protocol could see a loss."""
     start = trial["first_compressed"]
     series = streams.values(trial, "nll", start)
-    found = streams.ratio(streams.contrast(trial, arms[FULL], "nll", start))
+    over_full = streams.ratio(streams.contrast(trial, arms[FULL], "nll", start))
     row = {key: trial[key] for key in _COPIED} | {"n": len(series), "from": start}
-    return row | {"ppl": math.exp(streams.mean_interval(series)[0]), "ratio": found["ratio"], "ratio_ci": found["ci"]}
+    return row | {
+        "ppl": math.exp(streams.mean_interval(series)[0]),
+        "ratio": over_full["ratio"],
+        "ratio_ci": over_full["ci"],
+    }
 
 
 def _check(arms: Arms) -> Row:
@@ -222,7 +226,7 @@ def _check(arms: Arms) -> Row:
     differing = [
         arm
         for arm, trial in arms.items()
-        for mine, whole in zip(streams.passages(trial, "nlls"), full, strict=True)
-        if mine[: trial["first_compressed"]] != whole[: trial["first_compressed"]]
+        for nlls, full_nlls in zip(streams.passages(trial, "nlls"), full, strict=True)
+        if nlls[: trial["first_compressed"]] != full_nlls[: trial["first_compressed"]]
     ]
     return {"identical_before_binding": not differing, "differing_arms": sorted(set(differing))}

@@ -96,9 +96,9 @@ def _row(trials: Sequence[Trial]) -> Row:
 
 def _by_layer(trials: Sequence[Trial]) -> list[Row]:
     first = trials[0]
-    head = {key: first[key] for key in ("model", "arm", "quantizer", "granularity", "own")}
+    ids = {key: first[key] for key in ("model", "arm", "quantizer", "granularity", "own")}
     return [
-        head
+        ids
         | {"layer": layer, "key_outlier": max(trial["key_outlier"][layer] for trial in trials)}
         | {metric: error(trials, metric, layer) for metric in METRICS}
         for layer in range(len(first["key_error_l1"]))
@@ -117,8 +117,8 @@ def _contrasts(model: str, own: Mapping[str, Sequence[Trial]], extra: Sequence[A
         differences = [a - b for a, b in zip(*columns, strict=True) if a is not None and b is not None]
         if not differences:
             continue
-        head = {"model": model, "arm": arm, "versus": versus, "metric": metric, "family": "other"}
-        rows.append(head | paired_tests.paired_difference(differences).as_row())
+        ids = {"model": model, "arm": arm, "versus": versus, "metric": metric, "family": "other"}
+        rows.append(ids | paired_tests.paired_difference(differences).as_row())
     for row, value in zip(rows, multiplicity.benjamini_hochberg([row["p"] for row in rows]), strict=True):
         row["p_bh"] = value
     return rows

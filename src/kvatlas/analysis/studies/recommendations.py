@@ -64,25 +64,27 @@ def choose(model: str, rows: Sequence[Row], contrasts: Sequence[Row]) -> list[di
     arms competed, those of `shown` passed the test.
     """
     by_arm = {row["arm"]: row for row in rows}
-    found = []
+    recommendations = []
     for workload in WORKLOADS:
         fits = _competes(workload, by_arm)
-        mine = [
+        competing = [
             row
             for row in contrasts
             if row["metric"] == workload.metric and row["versus"] == FULL and fits(row["arm"]) and row["gate_passed"]
         ]
-        adjusted = multiplicity.holm([_p(row, workload) for row in mine])
-        passed = [(row, p) for row, p in zip(mine, adjusted, strict=True) if p <= ALPHA]
+        adjusted = multiplicity.holm([_p(row, workload) for row in competing])
+        passed = [(row, p) for row, p in zip(competing, adjusted, strict=True) if p <= ALPHA]
         best = min(passed, key=lambda pair: _share(by_arm[pair[0]["arm"]]), default=None)
         chosen: dict[str, Any] = dict.fromkeys(("arm", "share", "diff", "ci", "p"))
         if best is not None:
             row, p = best
             share = _share(by_arm[row["arm"]])
             chosen = {"arm": row["arm"], "share": share, "diff": row["diff"], "ci": row["ci"], "p": p}
-        head = {"model": model, "workload": workload.name, "criterion": workload.criterion, "metric": workload.metric}
-        found.append(head | chosen | {"candidates": len(mine), "shown": [row["arm"] for row, _ in passed]})
-    return found
+        ids = {"model": model, "workload": workload.name, "criterion": workload.criterion, "metric": workload.metric}
+        recommendations.append(
+            ids | chosen | {"candidates": len(competing), "shown": [row["arm"] for row, _ in passed]}
+        )
+    return recommendations
 
 
 def _competes(workload: Workload, by_arm: Mapping[str, Row]) -> Callable[[str], bool]:

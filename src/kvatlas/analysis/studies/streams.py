@@ -83,19 +83,19 @@ def curve(trial: Trial, points: int = 64, windows: int = 4) -> Row:
     nlls, hits = (np.concatenate([[0.0], np.cumsum(mean)]) for mean in means)
     n = nlls.size - 1
     step = max(trial["block"], math.ceil(n / points))
-    places = np.unique([*range(step, n + 1, step), n])
-    since = np.maximum(0, places - windows * step)
+    steps = np.unique([*range(step, n + 1, step), n])
+    since = np.maximum(0, steps - windows * step)
     return {
-        "tokens": (places + trial["first_prediction"]).tolist(),
+        "tokens": (steps + trial["first_prediction"]).tolist(),
         "window": int(windows * step),
-        "cumulative": _rounded(nlls[places] / places),
-        "windowed": _rounded((nlls[places] - nlls[since]) / (places - since)),
-        "accuracy": _rounded(hits[places] / places),
+        "cumulative": _rounded(nlls[steps] / steps),
+        "windowed": _rounded((nlls[steps] - nlls[since]) / (steps - since)),
+        "accuracy": _rounded(hits[steps] / steps),
     }
 
 
-def _logged(found: tuple[float, tuple[float, float] | None]) -> tuple[float, list[float] | None]:
-    value, ci = found
+def _logged(ratio_and_interval: tuple[float, tuple[float, float] | None]) -> tuple[float, list[float] | None]:
+    value, ci = ratio_and_interval
     return math.log(value), None if ci is None else [math.log(bound) for bound in ci]
 
 

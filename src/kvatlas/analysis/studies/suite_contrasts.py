@@ -44,8 +44,8 @@ def instance_values(trials: Sequence[Trial], metric: str) -> dict[int, float]:
     by_instance: dict[int, list[Trial]] = {}
     for trial in trials:
         by_instance.setdefault(trial["instance"], []).append(trial)
-    found = {instance: _value(members, metric) for instance, members in sorted(by_instance.items())}
-    return {instance: value for instance, value in found.items() if value is not None}
+    values = {instance: _value(members, metric) for instance, members in sorted(by_instance.items())}
+    return {instance: value for instance, value in values.items() if value is not None}
 
 
 def _value(trials: Sequence[Trial], metric: str) -> float | None:
@@ -80,13 +80,13 @@ def contrast_rows(
     rows = [_contrast(arms, *key) for key in wanted if key[0] in arms and key[1] in arms]
     rows += [_interaction(arms, arm) for arm in arms]
     rows += [_stream_contrast(passages, arm, protocol) for arm in arms for protocol in PROTOCOLS if arm != FULL]
-    found = [row for row in rows if row is not None]
-    for row in found:
+    contrasts = [row for row in rows if row is not None]
+    for row in contrasts:
         family = row["metric"].removeprefix("accuracy_")
         gate = passed.get(family if family in FAMILIES else "needle" if row["metric"] == TREND else "all", True)
         row.update(model=model, mode="suite", gate_passed=gate or row["metric"].endswith("_nll"))
-    _adjust(found)
-    return found
+    _adjust(contrasts)
+    return contrasts
 
 
 def _opponents(arm: str, trial: Trial, arms: Arms) -> list[str]:
@@ -125,16 +125,16 @@ def _interaction(arms: Arms, arm: str) -> Row | None:
     columns = [list(instance_values(arms[name], ACCURACY).values()) for name in (arm, *twins)]
     differences = paired_tests.interaction(*columns)
     means = dict(zip(("both", "evicted", "quantized", "full"), map(mean, columns), strict=True))
-    head = {"arm": arm, "versus": ADDITIVE, "metric": INTERACTION, "family": "other", "means": means}
-    return head | _paired(differences, len(arms[arm]))
+    ids = {"arm": arm, "versus": ADDITIVE, "metric": INTERACTION, "family": "other", "means": means}
+    return ids | _paired(differences, len(arms[arm]))
 
 
 def _stream_contrast(passages: Mapping[tuple[str, str], Trial], arm: str, protocol: str) -> Row | None:
     first, second = passages.get((arm, protocol)), passages.get((FULL, protocol))
     if first is None or second is None:
         return None
-    head = {"arm": arm, "versus": FULL, "metric": f"{PROTOCOLS[protocol]}_nll", "family": "other"}
-    return head | streams.contrast(first, second, "nll", None)
+    ids = {"arm": arm, "versus": FULL, "metric": f"{PROTOCOLS[protocol]}_nll", "family": "other"}
+    return ids | streams.contrast(first, second, "nll", None)
 
 
 def _adjust(rows: Sequence[Row]) -> None:

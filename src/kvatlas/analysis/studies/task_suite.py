@@ -14,6 +14,7 @@ from typing import Any
 from kvatlas.analysis.statistics.intervals import DESCRIPTIVE_BELOW, exact_interval, recall_interval, stratified_mean
 from kvatlas.analysis.studies import recommendations, streams
 from kvatlas.analysis.studies.clusters import mean
+from kvatlas.analysis.studies.sizes import KIB, MIB, averages
 from kvatlas.analysis.studies.suite_contrasts import (
     ACCURACY,
     FAMILIES,
@@ -30,8 +31,6 @@ from kvatlas.errors import KvatlasError
 from kvatlas.grid.arms import BASE
 from kvatlas.grid.policy_parameters import FULL, NO_QUANTIZER
 
-KIB, MIB = 2**10, 2**20
-
 __all__ = ["METRICS", "aggregate"]
 
 
@@ -46,11 +45,11 @@ def aggregate(trials: Sequence[Trial], options: Mapping[str, Any] | None = None)
     names = ("rows", "families", "by_depth", "contrasts", "gates", "recommendations")
     section: dict[str, Any] = {name: [] for name in names} | {"grid": {"rows": []}}
     for model in sorted({trial["model"] for trial in trials}):
-        mine = [trial for trial in trials if trial["model"] == model]
-        arms = _arms([t for t in mine if t["mode"] != NO_CONTEXT and "hit" in t])
-        passages = {(t["arm"], t["protocol"]): t for t in mine if "protocol" in t}
+        of_model = [trial for trial in trials if trial["model"] == model]
+        arms = _arms([t for t in of_model if t["mode"] != NO_CONTEXT and "hit" in t])
+        passages = {(t["arm"], t["protocol"]): t for t in of_model if "protocol" in t}
         _check(model, arms)
-        gates = _gates(model, arms[FULL], [t for t in mine if t["mode"] == NO_CONTEXT])
+        gates = _gates(model, arms[FULL], [t for t in of_model if t["mode"] == NO_CONTEXT])
         passed = {gate["family"]: gate["passed"] for gate in gates}
         gate = {
             "gate_passed": passed["all"],
@@ -138,10 +137,7 @@ def _sizes(trials: Sequence[Trial]) -> Row:
 
     `kv_share` is over the fp32 full cache, `kv_share_of_bf16` over the one that is deployed, where plain arms are bf16 too.
     """
-
-    def average(field: str) -> float:
-        return float(sum(trial[field] for trial in trials) / len(trials))
-
+    average = averages(trials)
     resident, payload, full = average("resident_bytes"), average("payload_bytes"), average("full_bf16_bytes")
     plain = trials[0]["quantizer"] == NO_QUANTIZER
     # The deployed cache is bf16, also where the run stored fp32.
