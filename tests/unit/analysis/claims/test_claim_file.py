@@ -10,7 +10,6 @@ import yaml
 
 from kvatlas.analysis.claims import claim_file, judge, verdicts
 from kvatlas.errors import KvatlasError
-from kvatlas.files import read_json
 from kvatlas.schemas import reader
 from tests.support.places import CLAIMS_FILE
 
