@@ -49,5 +49,6 @@ def test_groups_leave_the_question_without_context_out_and_put_the_aware_mode_fi
     [("full", "none", False), ("full-again", "none", True), ("full-int8", "int8", False)],
 )
 def test_a_repeat_is_the_unquantized_full_cache_under_another_name(arm: str, quantizer: str, repeat: bool) -> None:
-    assert is_repeat({"method": "full", "quantizer": quantizer, "arm": arm}) == repeat
-    assert not is_repeat({"method": "snapkv", "quantizer": quantizer, "arm": arm})
+    row = {"method": "full", "budget": "none", "quantizer": quantizer, "arm": arm}
+    assert is_repeat(row) == repeat
+    assert not is_repeat(row | {"method": "snapkv", "budget": "4x"})
