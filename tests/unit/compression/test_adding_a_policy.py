@@ -42,12 +42,12 @@ from pathlib import Path
 
 import kvatlas
 from kvatlas.compression.build import make_policy
-from kvatlas.grid import config, policy_parameters, studies
+from kvatlas.grid import config, policy_parameters, unfold
 from kvatlas.reporting import labels, methods_page, style
 from kvatlas.tracking import dependencies
 from tests.support.policies import SPECS
 
-grid = studies.grid(config.load(Path("toy.yaml")))
+grid = unfold.grid(config.load(Path("toy.yaml")))
 code = dependencies.cell_code({"kind": "recall", "policy": {"name": "value_norm"}})
 print(json.dumps({
     "package": kvatlas.__file__,

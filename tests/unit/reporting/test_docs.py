@@ -48,13 +48,10 @@ def test_every_key_of_the_schema_is_described_on_the_page() -> None:
 
 def test_a_change_of_the_schema_changes_the_page() -> None:
     changed = json.loads(json.dumps(SCHEMA))
-    changed["properties"]["studies"]["properties"]["needle"]["properties"]["patience"] = {
-        "type": "integer",
-        "minimum": 3,
-        "description": "a | b <c>",
-    }
+    needle = changed["properties"]["studies"]["properties"]["needle"]["properties"]
+    needle["patience"] = {"type": "integer", "minimum": 3, "description": "a | b <c>"}
     assert "| `patience` | whole number from 3 |  | a \\| b &lt;c&gt; |" in configuration_page(changed)
-    changed["properties"]["studies"]["properties"]["needle"]["properties"]["patience"] = {"$ref": "#/$defs/nothing"}
+    needle["patience"] = {"$ref": "#/$defs/nothing"}
     with pytest.raises(KvatlasError, match="nothing, which"):
         configuration_page(changed)
 
