@@ -12,23 +12,33 @@ from kvatlas.grid.arms import Arm
 from kvatlas.grid.policy_parameters import FULL, NO_QUANTIZER
 
 NO_BUDGET = Arm(FULL).budget
+BASELINE = "sink_recent"
+"""The method that selectors of a stream have to beat."""
+
+Row = Mapping[str, Any]
 
 
-def of_method(row: Mapping[str, Any], method: str) -> str | None:
+def of_method(row: Row, method: str) -> str | None:
     """The id of the arm that differs in its method alone; None for the full cache, which has no budget to share."""
     arm = Arm.of(row)
     return None if arm.budget == NO_BUDGET else arm.with_(method=method).id
 
 
-def unquantized(row: Mapping[str, Any]) -> str:
+def unquantized(row: Row) -> str:
     """The id of the arm without its quantizer."""
     return Arm.of(row).with_(quantizer=NO_QUANTIZER).id
 
 
-def of_interaction(row: Mapping[str, Any], arms: Collection[str]) -> tuple[str, str, str] | None:
+def of_interaction(row: Row, arms: Collection[str]) -> tuple[str, str, str] | None:
     """The ids of the evicted, the quantized and the full twin of an arm that is both; None unless `arms` has all three."""
     arm = Arm.of(row)
     if arm.budget == NO_BUDGET or arm.quantizer == NO_QUANTIZER:
         return None
     twins = unquantized(row), arm.with_(method=FULL).id, FULL
     return twins if all(twin in arms for twin in twins) else None
+
+
+def baseline_of(row: Row, arms: Mapping[str, Row]) -> Row | None:
+    """The sink + recent arm at the same budget, of the same protection where there is one."""
+    twins = [other for other in arms.values() if (other["method"], other["budget"]) == (BASELINE, row["budget"])]
+    return min(twins, key=lambda other: (other["protection"] != row["protection"], other["arm"]), default=None)

@@ -14,13 +14,12 @@ from typing import Any
 from kvatlas.analysis.statistics import multiplicity, paired_tests
 from kvatlas.analysis.statistics.intervals import DESCRIPTIVE_BELOW
 from kvatlas.analysis.statistics.multiplicity import PRIMARY
-from kvatlas.analysis.studies import streams
+from kvatlas.analysis.studies import arm_twins, streams
 from kvatlas.analysis.studies.sizes import MIB
 from kvatlas.analysis.studies.streams import Row, Trial
 from kvatlas.errors import KvatlasError
 from kvatlas.grid.policy_parameters import FULL
 
-BASELINE = "sink_recent"
 ONLINE = "online"
 METRICS = tuple(streams.FIELDS)
 ALPHA = 0.05
@@ -106,7 +105,7 @@ def _row(trial: Trial, arms: Arms) -> Row:
         bound = metric.startswith("post_") and trial["first_compressed"] is None
         row |= _level(metric, [] if bound else series)
     row |= _against("full", trial, arms[FULL], n)
-    row |= _against("baseline", trial, baseline_of(trial, arms), n)
+    row |= _against("baseline", trial, arm_twins.baseline_of(trial, arms), n)
     return row | _sizes(trial) | {"descriptive": row["n_clusters"] < DESCRIPTIVE_BELOW}
 
 
@@ -140,12 +139,6 @@ def _against(name: str, trial: Trial, other: Trial | None, n: int) -> Row:
     return blank | against
 
 
-def baseline_of(trial: Trial, arms: Arms) -> Trial | None:
-    """Return the sink + recent arm at the same budget, of the same protection where there is one."""
-    twins = [t for t in arms.values() if t["method"] == BASELINE and t["budget"] == trial["budget"]]
-    return min(twins, key=lambda t: (t["protection"] != trial["protection"], t["arm"]), default=None)
-
-
 def _sizes(trial: Trial) -> Row:
     """Sizes in MiB; `resident_bf16_mib` restates a cache held in another dtype as it is deployed, in bf16."""
     payload_bf16 = trial["full_bf16_bytes"] * trial["slots"] / trial["tokens"]
@@ -166,7 +159,7 @@ def _contrasts(model: str, arms: Arms, extra: Iterable[Any]) -> list[Row]:
     primary: set[Any] = set()
     wanted: dict[Any, Any] = {}
     for arm, trial in arms.items():
-        baseline = baseline_of(trial, arms)
+        baseline = arm_twins.baseline_of(trial, arms)
         others = [] if arm == FULL else [FULL]
         if baseline is not None and baseline["arm"] != arm:
             others.append(baseline["arm"])

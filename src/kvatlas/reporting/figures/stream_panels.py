@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kvatlas.analysis.studies.online_lm import baseline_of
+from kvatlas.analysis.studies.arm_twins import baseline_of
 from kvatlas.reporting import labels
 from kvatlas.reporting.study_rows import Record
 
