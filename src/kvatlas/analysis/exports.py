@@ -7,7 +7,7 @@ knows no statistics.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,25 +40,28 @@ MEASUREMENT_SCHEMA: pa.Schema = pa.schema(
 )
 """`layer` and `head` are null for a number of the whole cache; `head` is a query head, or a KV head for metrics in `_kv`."""
 
-_MEASURED = ("attention_loss", "quantizer_error")
-"""The studies whose trials are measurements."""
 _COORDINATES = ("context", "queries", "prompt", "chunk")
 
 Trial = Mapping[str, Any]
 
 
-def write(folder: Path, trials: Mapping[str, Iterable[Trial]], names: Collection[str]) -> None:
-    """Write the tables among `names` into `folder`, and remove the others; `trials` maps a study to its trials."""
-    streams = [trial for rows in trials.values() for trial in rows if "nlls" in trial]
-    measured = [row for study in _MEASURED for trial in trials.get(study, ()) for row in measurements(study, trial)]
-    for name, schema, rows in (
-        (STREAMS, STREAM_SCHEMA, [{"study": "online_lm", **trial} for trial in streams]),
-        (MEASUREMENTS, MEASUREMENT_SCHEMA, measured),
-    ):
-        if name in names:
+def write(folder: Path, trials: Mapping[str, Iterable[Trial]], studies: Mapping[str, Sequence[str]]) -> None:
+    """Write the tables into `folder`, and remove those that no study fills.
+
+    `trials` maps a study to its trials, `studies` a table to the studies whose trials it holds.
+    """
+    for name, schema, rows_of in ((STREAMS, STREAM_SCHEMA, _streams), (MEASUREMENTS, MEASUREMENT_SCHEMA, measurements)):
+        if name in studies:
+            rows = [row for study in studies[name] for trial in trials[study] for row in rows_of(study, trial)]
             _write(folder / name, schema, rows)
         else:
             (folder / name).unlink(missing_ok=True)
+
+
+def _streams(study: str, trial: Trial) -> Iterator[Mapping[str, Any]]:
+    """Yield the trial if it is a scored stream; a suite has answers to prompts beside them."""
+    if "nlls" in trial:
+        yield {"study": study, **trial}
 
 
 def measurements(study: str, trial: Trial) -> Iterator[dict[str, Any]]:
@@ -72,7 +75,7 @@ def measurements(study: str, trial: Trial) -> Iterator[dict[str, Any]]:
                 yield ids | {"metric": metric, "layer": layer, "head": head, "value": float(value)}
 
 
-def _write(path: Path, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
+def _write(path: Path, schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> None:
     columns = {name: [row.get(name) for row in rows] for name in schema.names}
     with atomic_path(path) as part:
         pq.write_table(pa.table(columns, schema=schema), part, compression="zstd")

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvatlas.errors import KvatlasError
+from kvatlas.experiments import cell_file
 from kvatlas.files import atomic_path, read_jsonl
 
 SCHEMA: pa.Schema = pa.schema(
@@ -91,22 +92,10 @@ def read_parquet(path: Path | str) -> list[Trial]:
 
 
 def _trials_of(path: Path) -> list[Trial]:
-    spec, rows = _read_cell(path)
-    if not rows:
-        raise KvatlasError(f"{path}: holds no trials; delete the cell and run the same command again")
-    for line, row in enumerate(rows, start=2):
-        _check_trial(row, spec, f"{path}:{line}")
-    return [{"embed_cosine": None, **row, "cell": path.as_posix()} for row in rows]
-
-
-def _read_cell(path: Path) -> tuple[dict[str, Any], list[Any]]:
-    """Return the spec and the trials of a cell's file."""
-    header, *rows = read_jsonl(path) or [None]
-    if not isinstance(header, dict) or not isinstance(header.get("cell"), dict):
-        raise KvatlasError(
-            f"{path}: its first line is not a cell header; delete the cell and run the same command again"
-        )
-    return header["cell"], rows
+    cell = cell_file.read(path)
+    for line, row in enumerate(cell.trials, start=2):
+        _check_trial(row, cell.spec, f"{path}:{line}")
+    return [{"embed_cosine": None, **row, "cell": path.as_posix()} for row in cell.trials]
 
 
 def _check_trial(row: Any, spec: Mapping[str, Any], where: str) -> None:

@@ -79,6 +79,11 @@ def read(path: Path | str) -> CellFile:
     return CellFile(**vars(header), trials=trials)
 
 
+def trial_lines(path: Path | str) -> list[bytes]:
+    """Return the lines of a cell file that hold trials, as they are stored."""
+    return Path(path).read_bytes().splitlines(keepends=True)[1:]
+
+
 def read_header(path: Path | str) -> Header:
     """Read the first line of a cell file. Raises KvatlasError when the file is missing or has no header."""
     try:

@@ -23,11 +23,14 @@ def grid(config: Config) -> Grid:
     )
 
 
-def data_files(config: Config) -> list[str]:
-    """Return the names of the parquet files that a run has beside trials.parquet, each once."""
+def data_files(config: Config) -> dict[str, list[str]]:
+    """Return the parquet files that a run has beside trials.parquet, each with the studies whose trials it holds."""
     records = all_studies()
-    names = [name for study, part in config["studies"].items() for name in records[study].data_files(part)]
-    return sorted(set(names), reverse=True)
+    files: dict[str, list[str]] = {}
+    for study, part in config["studies"].items():
+        for name in records[study].data_files(part):
+            files.setdefault(name, []).append(study)
+    return files
 
 
 def study_part(config: Config, *studies: str) -> Spec:

@@ -18,6 +18,7 @@ from kvatlas.analysis.claims import claim_file as claim_files
 from kvatlas.analysis.claims import judge, reanalyses
 from kvatlas.analysis.published import compare
 from kvatlas.errors import KvatlasError
+from kvatlas.experiments import cell_file
 from kvatlas.files import read_json, write_json
 from kvatlas.grid import unfold
 from kvatlas.grid.cells import RECALL, Cell, Grid
@@ -62,7 +63,7 @@ def cell_rows(grid: Grid) -> list[dict[str, Any]]:
     rows = []
     for cell in grid.trial_cells():
         place = {"study": cell.study, "model": cell.model, "arm": cell.arm, "path": str(cell.output)}
-        trial_lines = Path(cell.output).read_bytes().splitlines(keepends=True)[1:]
+        trial_lines = cell_file.trial_lines(cell.output)
         digest = xxhash.xxh3_128(b"".join(trial_lines)).hexdigest()
         rows.append(place | {"trials": len(trial_lines), "checksum": digest})
     return rows

@@ -50,8 +50,3 @@ def decode_speed(timings: Record, study: str, model: str, mode: str) -> dict[str
         if same and labels.known(row.get("decode_tokens_per_s")):
             speeds.setdefault(str(row["arm"]), []).append(float(row["decode_tokens_per_s"]))
     return {arm: median(values) for arm, values in speeds.items()}
-
-
-def is_repeat(row: Record) -> bool:
-    """Return whether the row is the full cache run a second time (the noise floor), which is no arm to compare."""
-    return row["method"] == "full" and str(row.get("quantizer") or "none") == "none" and row["arm"] != "full"

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from kvatlas.analysis.studies.validity import is_repeat
 from kvatlas.reporting import evidence, recall_tables, reproduction, validity
 from kvatlas.reporting.sections import needle
-from kvatlas.reporting.study_rows import groups, is_repeat, models_of, rows_of
+from kvatlas.reporting.study_rows import groups, models_of, rows_of
 
 MODEL, MODE = "smollm2-135m", "aware"
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from kvatlas.analysis.studies.validity import is_repeat
 from kvatlas.grid.studies import all_studies
 from kvatlas.reporting import escape, labels
-from kvatlas.reporting.study_rows import Record, is_repeat, rows_of
+from kvatlas.reporting.study_rows import Record, rows_of
 from kvatlas.reporting.style import MethodStyle, method_style
 
 DARK_PAGE = "#14181D"

@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from kvatlas.analysis.studies.validity import is_repeat
 from kvatlas.reporting import labels
 from kvatlas.reporting.figures.layout import axes_grid, legend_below, mark, method_handle, note_above
 from kvatlas.reporting.figures.panels import frontier
-from kvatlas.reporting.study_rows import Record, is_repeat, rows_of
+from kvatlas.reporting.study_rows import Record, rows_of
 from kvatlas.reporting.style import FAINT, SOFT, method_style, styled
 
 TITLE = "All studies: quality kept against bytes of the bf16 cache"

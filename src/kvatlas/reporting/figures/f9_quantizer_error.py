@@ -21,7 +21,7 @@ CAPTION = (
     "KIVI (keys per channel, values per token in groups of 32 channels). At 1 the error is as large as the signal."
 )
 _COLORS = {"fp16": "#999933", "bf16": "#6E6E6E", "fp8": "#117733", "8": "#0072B2", "4": "#D55E00", "2": "#882255"}
-_DASHES = {"token": "-", "channel": "--"}
+_DASHES = {"token": "-", "channel": "--", "keys per channel, values per token": ":"}
 _SIDES = (("key_l1", "Keys"), ("value_l1", "Values"))
 
 
@@ -73,7 +73,7 @@ def _once(rows: Sequence[Record]) -> list[Record]:
 def _look(row: Record) -> tuple[str, str]:
     arm = str(row["arm"])
     color = _COLORS.get(arm) or _COLORS.get(arm[-1], INK)
-    return color, ":" if arm.startswith("kivi") else _DASHES.get(str(row["granularity"]), "-")
+    return color, _DASHES.get(str(row["granularity"]), "-")
 
 
 def _handle(row: Record) -> Line2D:

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 
+from kvatlas.analysis.studies.validity import is_repeat
 from kvatlas.reporting import labels
 from kvatlas.reporting.figures.layout import note_above
-from kvatlas.reporting.study_rows import Record, is_repeat, rows_of
+from kvatlas.reporting.study_rows import Record, rows_of
 
 _MODE_ORDER = {mode: rank for rank, mode in enumerate(labels.MODE_LABELS)}
 
