@@ -23,8 +23,9 @@ from kvatlas.compression.budget import Budget
 from kvatlas.compression.build import make_policy
 from kvatlas.experiments.decoding import greedy
 from kvatlas.lm.attention import ATTENTION_NAME
-from kvatlas.lm.cache import CompressedCache, Observation, PlainStore
+from kvatlas.lm.cache import CompressedCache, Observation
 from kvatlas.lm.loading import LanguageModel
+from kvatlas.lm.stores import PlainStore
 
 WINDOW = 16
 RATIO = 4

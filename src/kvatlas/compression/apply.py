@@ -10,8 +10,9 @@ from torch import Tensor
 from kvatlas.compression.budget import Budget, SlotBudget
 from kvatlas.compression.policies.base import Policy, PromptContext
 from kvatlas.errors import KvatlasError
-from kvatlas.lm.cache import CompressedCache, KVStore
+from kvatlas.lm.cache import CompressedCache
 from kvatlas.lm.rope import Rotary
+from kvatlas.lm.stores import KVStore
 
 
 @dataclass

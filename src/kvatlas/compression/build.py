@@ -16,7 +16,7 @@ from kvatlas.errors import KvatlasError
 
 if TYPE_CHECKING:
     from kvatlas.compression.policies.base import Policy
-    from kvatlas.lm.cache import KVStore
+    from kvatlas.lm.stores import KVStore
 
 
 def make_policy(spec: Mapping[str, Any]) -> Policy | None:
@@ -44,7 +44,7 @@ def make_store(name: str, storage: str = "packed") -> Callable[[], KVStore]:
     if storage not in ("packed", "simulated"):
         raise KvatlasError(f"storage: '{storage}' is unknown; use packed or simulated")
     if name == NO_QUANTIZER:
-        from kvatlas.lm.cache import PlainStore
+        from kvatlas.lm.stores import PlainStore
 
         return PlainStore
     return partial(_definition(find_quantizer(name)), storage)

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from kvatlas.errors import KvatlasError
 from kvatlas.files import atomic_path
-from kvatlas.lm.cache import CompressedCache, Observation, PlainStore
+from kvatlas.lm.cache import CompressedCache, Observation
 from kvatlas.lm.loading import LanguageModel
+from kvatlas.lm.stores import PlainStore
 
 
 @dataclass(frozen=True)

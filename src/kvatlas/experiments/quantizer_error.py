@@ -22,8 +22,8 @@ from kvatlas.compression.methods import quantizers
 from kvatlas.experiments import measures
 from kvatlas.experiments.cell_file import Measured
 from kvatlas.experiments.streams import stream_ids
-from kvatlas.lm.cache import KVStore
 from kvatlas.lm.loading import LanguageModel
+from kvatlas.lm.stores import KVStore
 
 TOKEN, CHANNEL, MIXED = "token", "channel", "keys per channel, values per token"
 CHANNEL_GROUP = 32

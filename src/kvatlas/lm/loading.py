@@ -18,8 +18,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvatlas.errors import KvatlasError
 from kvatlas.lm.attention import ATTENTION_NAME, AttentionTap
-from kvatlas.lm.cache import CompressedCache, KVStore, Observation, PlainStore
+from kvatlas.lm.cache import CompressedCache, Observation
 from kvatlas.lm.rope import Rotary
+from kvatlas.lm.stores import KVStore, PlainStore
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

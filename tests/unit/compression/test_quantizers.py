@@ -15,8 +15,9 @@ from kvatlas.compression.build import make_policy, make_store
 from kvatlas.compression.quantizers.kivi import GROUP, KiviStore
 from kvatlas.errors import KvatlasError
 from kvatlas.experiments.decoding import greedy
-from kvatlas.lm.cache import CompressedCache, PlainStore
+from kvatlas.lm.cache import CompressedCache
 from kvatlas.lm.loading import LanguageModel
+from kvatlas.lm.stores import PlainStore
 from tests.support.held import held_nbytes
 from tests.support.policies import SPECS, label
 from tests.support.quantizers import BITS, KIVI, QUANTIZERS

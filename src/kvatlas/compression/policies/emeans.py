@@ -21,7 +21,8 @@ from kvatlas.compression.methods import PolicyRegistration
 from kvatlas.compression.policies.base import Policy, PromptContext
 from kvatlas.compression.selection import top_slots
 from kvatlas.compression.window_vote import WindowVote
-from kvatlas.lm.cache import ATTENTION, CLUSTER_SIZE, N_QUERIES, POSITION, CompressedLayer, Observation, take_slots
+from kvatlas.lm.cache import ATTENTION, CLUSTER_SIZE, N_QUERIES, POSITION, CompressedLayer, Observation
+from kvatlas.lm.stores import take_slots
 
 
 @dataclass(frozen=True)

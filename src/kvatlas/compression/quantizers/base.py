@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kvatlas.errors import KvatlasError
-from kvatlas.lm.cache import take_slots
+from kvatlas.lm.stores import take_slots
 
 Storage = Literal["packed", "simulated"]
 Parts = tuple[Tensor, ...]

@@ -22,7 +22,7 @@ from kvatlas.compression.methods import QuantizerRegistration
 from kvatlas.compression.quantizers.base import CodedSlots, Storage
 from kvatlas.compression.quantizers.integer import Integer
 from kvatlas.errors import KvatlasError
-from kvatlas.lm.cache import take_slots
+from kvatlas.lm.stores import take_slots
 
 GROUP = 32
 INDEX_DTYPE = torch.int16
