@@ -17,6 +17,7 @@ from typing import Any
 from kvatlas.compression.budget import Budget
 from kvatlas.errors import KvatlasError
 from kvatlas.grid import policy_parameters
+from kvatlas.grid.studies import known_tasks
 from kvatlas.lm.catalog import find_model, find_text, load_models, load_texts
 from kvatlas.paths import MODELS_FILE, TEXTS_FILE
 from kvatlas.schemas.messages import closest
@@ -100,6 +101,8 @@ class _StudyCheck:
             if model not in self.config["models"]:
                 known = ", ".join(self.config["models"])
                 raise KvatlasError(f"{self.path}.models[{index}]: '{model}' is not one of this run's models: {known}")
+        if "task" in self.block and self.block["task"] not in known_tasks(self.study):
+            raise KvatlasError(f"{self.path}.task: {_unknown('task', self.block['task'], known_tasks(self.study))}")
         self._check_seeds()
         self._check_text(texts)
         self._check_lengths()

@@ -97,6 +97,11 @@ BAD: dict[str, tuple[Edit, list[str]]] = {
         put(methods={"mine": {"policy": "snapkv", "pooling": "mean"}}),
         ["methods.mine.pooling: 'mean' is not allowed", "avg, max"],
     ),
+    "unknown task": (
+        needle(put(task="passkeys")),
+        ["studies.needle.task: task 'passkeys' is unknown; did you mean 'passkey'?; known: needle, passkey"],
+    ),
+    "task of another kind": (needle(put(task="suite")), ["studies.needle.task: task 'suite' is unknown"]),
     "renamed key": (
         needle(put(settings={"fair": {}})),
         ["studies.needle.settings: unknown key; `settings` is called `protections` now"],

@@ -9,6 +9,7 @@ from functools import cache
 
 from kvatlas.errors import KvatlasError
 from kvatlas.grid.study import Study
+from kvatlas.paths import PACKAGE_FOLDER
 
 
 @cache
@@ -21,6 +22,15 @@ def all_studies() -> Mapping[str, Study]:
             raise KvatlasError(f"grid/studies/{module.name}.py: it needs a record STUDY with the name '{module.name}'")
         records.append(record)
     return {record.name: record for record in sorted(records, key=lambda record: record.order)}
+
+
+def known_tasks(study: str) -> list[str]:
+    """Return the tasks that a study may name: those that write prompts, but for those of other kinds of studies."""
+    files = sorted((PACKAGE_FOLDER / "tasks").glob("*.py"))
+    tasks = [path.stem for path in files if "def make_prompts(" in path.read_text(encoding="utf-8")]
+    kind = all_studies()[study].kind
+    taken = {record.task for record in all_studies().values() if record.kind != kind}
+    return [task for task in tasks if task not in taken]
 
 
 def trial_kinds() -> list[str]:
