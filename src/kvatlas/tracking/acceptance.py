@@ -60,8 +60,10 @@ def _record_code(current: Current, cell: Cell) -> None:
 
 
 def _renew_verified(current: Current, study: str, model: str, group: str) -> None:
-    """Put the new checksums into the record of the group, so that it still says which files were verified."""
+    """Put the new checksums into the record of the group; without one where cells are missing, it is verified again."""
     record = Path(current.grid.paths.verified(study, model, group))
-    if record.is_file():
-        sums = {cell.output: checksum(cell.output) for cell in current.grid.group(study, model, group)}
-        write_json(record, read_json(record) | {"cells": sums})
+    cells = [cell.output for cell in current.grid.group(study, model, group)]
+    if not all(Path(path).is_file() for path in cells):
+        record.unlink(missing_ok=True)
+    elif record.is_file():
+        write_json(record, read_json(record) | {"cells": {path: checksum(path) for path in cells}})
