@@ -17,6 +17,8 @@ from kvatlas.schemas.messages import closest
 
 WAY_OUT = "run the command in the folder that holds config/"
 
+__all__ = ["TEXTS_FILE", "find_model", "find_text", "load_models", "load_texts", "model_titles"]
+
 Entry = Mapping[str, Any]
 
 

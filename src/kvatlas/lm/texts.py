@@ -13,10 +13,10 @@ from typing import Any
 
 from kvatlas import files
 from kvatlas.errors import KvatlasError
+from kvatlas.lm.catalog import TEXTS_FILE
 from kvatlas.lm.hub import download_rows
 from kvatlas.lm.staging import locked, work_folder
 from kvatlas.lm.wheels import extract_members
-from kvatlas.paths import TEXTS_FILE
 
 _SOURCE_KEYS = (
     *("source", "id", "subset", "revision", "split", "column", "join"),
