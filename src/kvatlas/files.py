@@ -41,7 +41,7 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Say whether an error means that the disk is full; safetensors reports the system's error only as text."""
+    """Return whether an error means that the disk is full; safetensors reports the system's error only as text."""
     return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "(os error 28)" in str(error)
 
 

@@ -97,7 +97,7 @@ def timing_of(cell: str | Path) -> Path:
 
 
 def code_record(output: str | Path) -> Path | None:
-    """The file that tells which code made an output of a run; None for files outside results/ and reports/."""
+    """The file that says which code made an output of a run; None for files outside results/ and reports/."""
     return _record(output, "code")
 
 

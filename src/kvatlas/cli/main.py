@@ -20,7 +20,7 @@ MAIN = "kvatlas.cli.main:main"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; unexpected errors keep their traceback."""
-    args = parser().parse_args(argv)
+    args = build_parser().parse_args(argv)
     try:
         args.handler(args)
     except KvatlasError as error:
@@ -39,15 +39,15 @@ def entry() -> None:
     os._exit(code)
 
 
-def parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """Build the parser with all commands."""
     top = argparse.ArgumentParser(prog="kvatlas", description="What it costs to shrink an LLM's KV cache, measured.")
     commands_of = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def command(name: str, handler: Handler, text: str) -> argparse.ArgumentParser:
-        made = commands_of.add_parser(name, help=text, description=text)
-        made.set_defaults(handler=handler)
-        return made
+        parser = commands_of.add_parser(name, help=text, description=text)
+        parser.set_defaults(handler=handler)
+        return parser
 
     for name, handler, text in (
         ("validate", commands.validate, "Validate a configuration."),
@@ -70,16 +70,16 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _with_config(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--configfile", default=DEFAULT_FILE, help=f"configuration (default: {DEFAULT_FILE})")
+def _with_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--configfile", default=DEFAULT_FILE, help=f"configuration (default: {DEFAULT_FILE})")
 
 
-def _add_publish(made: argparse.ArgumentParser) -> None:
-    _with_config(made)
-    made.add_argument("--folder", type=Path, help="the report (default: that of the configuration's run)")
-    made.add_argument("--repo-id", help="NAME/REPOSITORY (default: publish.repo_id of the configuration)")
-    made.add_argument("--private", action="store_true", help="make a new repository private")
-    made.add_argument("--dry-run", action="store_true", help="check the card and list the files, and send nothing")
+def _add_publish(parser: argparse.ArgumentParser) -> None:
+    _with_config(parser)
+    parser.add_argument("--folder", type=Path, help="the report (default: that of the configuration's run)")
+    parser.add_argument("--repo-id", help="NAME/REPOSITORY (default: publish.repo_id of the configuration)")
+    parser.add_argument("--private", action="store_true", help="make a new repository private")
+    parser.add_argument("--dry-run", action="store_true", help="check the card and list the files, and send nothing")
 
 
 def _add_job_commands(command: Callable[[str, Handler, str], argparse.ArgumentParser]) -> None:
@@ -88,10 +88,10 @@ def _add_job_commands(command: Callable[[str, Handler, str], argparse.ArgumentPa
         ("fetch-model", jobs.fetch_model, "Fetch a model into resources/."),
         ("fetch-text", jobs.fetch_text, "Fetch a text into resources/."),
     ):
-        made = command(name, handler, text)
-        made.add_argument("--name", required=True)
-        made.add_argument("--entry", required=True, help="the catalog entry, JSON")
-        made.add_argument("--output", type=Path, required=True)
+        parser = command(name, handler, text)
+        parser.add_argument("--name", required=True)
+        parser.add_argument("--entry", required=True, help="the catalog entry, JSON")
+        parser.add_argument("--output", type=Path, required=True)
     cell = _job(command("cell", jobs.cell, "Run one cell of the grid."))
     cell.add_argument("--input", nargs="*", default=[], metavar="NAME=PATH")
     cell.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
@@ -110,12 +110,12 @@ def _add_job_commands(command: Callable[[str, Handler, str], argparse.ArgumentPa
     _job(command("explorer", jobs.explorer, "Write the explorer of a report."), spec=False)
 
 
-def _job(made: argparse.ArgumentParser, *, spec: bool = True) -> argparse.ArgumentParser:
+def _job(parser: argparse.ArgumentParser, *, spec: bool = True) -> argparse.ArgumentParser:
     if spec:
-        made.add_argument("--spec", required=True, help="everything that decides the output, JSON")
-    made.add_argument("--code", help="the fingerprint that the code must have")
-    made.add_argument("--output", type=Path, required=True)
-    return made
+        parser.add_argument("--spec", required=True, help="everything that decides the output, JSON")
+    parser.add_argument("--code", help="the fingerprint that the code must have")
+    parser.add_argument("--output", type=Path, required=True)
+    return parser
 
 
 if __name__ == "__main__":

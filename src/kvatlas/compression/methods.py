@@ -79,8 +79,8 @@ class QuantizerRegistration(Registration):
 
 def policies() -> Mapping[str, PolicyRegistration]:
     """Return all registered policies by name, in the order of tables. Raises KvatlasError for a bad registration."""
-    found = _scan(policy_package.__name__, tuple(policy_package.__path__), PolicyRegistration)
-    return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
+    registrations = _scan(policy_package.__name__, tuple(policy_package.__path__), PolicyRegistration)
+    return dict(sorted(registrations.items(), key=lambda item: (item[1].order, item[0])))
 
 
 def quantizers() -> Mapping[str, QuantizerRegistration]:

@@ -110,17 +110,19 @@ def recall_cells(context: StudyContext, task: str) -> Iterator[Cell]:
 
 def prompt_groups(context: StudyContext) -> Iterator[tuple[Group, list[Arm]]]:
     """Yield the groups of a prompt study with their arms; questions without their context have the full cache only."""
-    part = context.study_config
-    haystacks = part.get("haystacks", [part.get("haystack", "sentences")])
-    seeds_by_shard = shards(_seeds(context), part.get("seeds_per_shard", _seeds(context)))
-    modes = {**part["modes"], NO_CONTEXT: {"methods": [policy_parameters.FULL]}}
+    study_config = context.study_config
+    haystacks = study_config.get("haystacks", [study_config.get("haystack", "sentences")])
+    seeds_by_shard = shards(_seeds(context), study_config.get("seeds_per_shard", _seeds(context)))
+    modes = {**study_config["modes"], NO_CONTEXT: {"methods": [policy_parameters.FULL]}}
     for mode, entries in modes.items():
         for haystack in haystacks[:1] if mode == NO_CONTEXT else haystacks:
-            label = haystack if "haystacks" in part and mode != NO_CONTEXT else ""
-            for tokens in part["contexts"]:
-                chosen = [entry for entry in listed(entries) if tokens in entry.get("contexts", part["contexts"])]
+            label = haystack if "haystacks" in study_config and mode != NO_CONTEXT else ""
+            for tokens in study_config["contexts"]:
+                chosen = [
+                    entry for entry in listed(entries) if tokens in entry.get("contexts", study_config["contexts"])
+                ]
                 for shard, seeds in enumerate(seeds_by_shard if chosen else ()):
-                    group = Group(mode, tokens, shard, tuple(seeds), tuple(part["depths"]), haystack, label)
+                    group = Group(mode, tokens, shard, tuple(seeds), tuple(study_config["depths"]), haystack, label)
                     yield group, arms_of(chosen)
 
 
@@ -190,11 +192,11 @@ def _recall_work(group: Group, spec: Spec) -> Work:
 
 def _repeat(context: StudyContext, shared: Spec, group: Group) -> list[Spec]:
     """The full cache once more in another batch shape: the noise floor, on one mode and the study's first context."""
-    part = context.study_config
+    study_config = context.study_config
     # The order of a mapping's keys carries no meaning, and is lost in a spec.
-    first = (max(part["modes"]), part["contexts"][0])
-    if "noise_batch" not in part or (group.mode, group.context) != first:
+    first = (max(study_config["modes"]), study_config["contexts"][0])
+    if "noise_batch" not in study_config or (group.mode, group.context) != first:
         return []
-    batch = part["noise_batch"]
+    batch = study_config["noise_batch"]
     repeat = {"arm": f"{policy_parameters.FULL}-batch{batch}", "batch": batch}
-    return [Arm(policy_parameters.FULL).spec(context.config, part) | shared | repeat]
+    return [Arm(policy_parameters.FULL).spec(context.config, study_config) | shared | repeat]

@@ -31,8 +31,8 @@ class StudyContext:
     @property
     def study_config(self) -> Config:
         """The study's part of the configuration."""
-        part: Config = self.config["studies"][self.study]
-        return part
+        study_config: Config = self.config["studies"][self.study]
+        return study_config
 
     @property
     def paths(self) -> Paths:

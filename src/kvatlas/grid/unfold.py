@@ -27,8 +27,8 @@ def data_files(config: Config) -> dict[str, list[str]]:
     """Return the parquet files that a run has beside trials.parquet, each with the studies whose trials it holds."""
     records = all_studies()
     files: dict[str, list[str]] = {}
-    for study, part in config["studies"].items():
-        for name in records[study].data_files(part):
+    for study, study_config in config["studies"].items():
+        for name in records[study].data_files(study_config):
             files.setdefault(name, []).append(study)
     return files
 

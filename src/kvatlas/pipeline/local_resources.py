@@ -53,8 +53,8 @@ def claim_gpu(folder: Path | None = None) -> str | None:
     Snakemake counts GPUs but hands out no numbers, so that all jobs would land on the first. Nothing happens where there
     is no choice, or where every GPU is held. Locks lie in `folder`, the folder for temporary files by default.
     """
-    found = visible_gpus()
-    for name in found if len(found) > 1 else ():
+    names = visible_gpus()
+    for name in names if len(names) > 1 else ():
         lock = (folder or Path(tempfile.gettempdir())) / f"kvatlas-{os.getuid()}-gpu-{name}.lock"
         stream = lock.open("w")
         try:

@@ -1,4 +1,4 @@
-"""How much work a configuration is: jobs, prefills, disk and tokens, told before anything starts."""
+"""How much work a configuration is: jobs, prefills, disk and tokens, known before anything starts."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from kvatlas.tracking.fingerprint import MODEL_PACKAGES, version
 
 SCHEMA = 1
 _PACKAGES = (*MODEL_PACKAGES, "scipy", "sentence-transformers", "kvatlas")
-_TIMING_PLACE = ("study", "model", "arm", "method", "budget", "quantizer", "mode", "context", "shard")
+_TIMING_IDS = ("study", "model", "arm", "method", "budget", "quantizer", "mode", "context", "shard")
 
 Config = Mapping[str, Any]
 
@@ -38,18 +38,18 @@ def write_results(config: Config, folder: Path) -> None:
     grid = unfold.grid(config)
     sections = {study: read_json(grid.paths.table(study)) for study in config["studies"]}
     recalled = {cell.study for cell in grid.of_kind(RECALL)}
-    loaded = {study: load_trials(grid, study) for study in config["studies"]}
+    trials_by_study = {study: load_trials(grid, study) for study in config["studies"]}
     results: dict[str, Any] = {"schema": SCHEMA, "run": config["run"], "studies": sections}
     results["claims"] = judge.evaluate(claim_files.load(CLAIMS_FILE), results)
     results["topics"] = claim_files.topics(CLAIMS_FILE)
     results["reanalyses"] = reanalyses.evaluate(reanalyses.load(CLAIMS_FILE), results["claims"])
-    compared = {study: rows for study, rows in loaded.items() if study in recalled}
+    compared = {study: rows for study, rows in trials_by_study.items() if study in recalled}
     results["published"] = compare.compare(PUBLISHED_FOLDER, results, compared)
     results["cells"] = cell_rows(grid)
     timings = timing_rows(grid)
-    answers = [trial for rows in loaded.values() for trial in rows if "output" in trial]
+    answers = [trial for rows in trials_by_study.values() for trial in rows if "output" in trial]
     trials.write_parquet(answers, folder / "trials.parquet")
-    exports.write(folder, loaded, unfold.data_files(config))
+    exports.write(folder, trials_by_study, unfold.data_files(config))
     write_json(folder / "results.json", results)
     write_json(folder / "timings.json", {"rows": timings})
     write_json(folder / "config.json", describe(config, timings))
@@ -62,21 +62,21 @@ def cell_rows(grid: Grid) -> list[dict[str, Any]]:
     """
     rows = []
     for cell in grid.trial_cells():
-        place = {"study": cell.study, "model": cell.model, "arm": cell.arm, "path": str(cell.output)}
+        ids = {"study": cell.study, "model": cell.model, "arm": cell.arm, "path": str(cell.output)}
         trial_lines = cell_file.trial_lines(cell.output)
         digest = xxhash.xxh3_128(b"".join(trial_lines)).hexdigest()
-        rows.append(place | {"trials": len(trial_lines), "checksum": digest})
+        rows.append(ids | {"trials": len(trial_lines), "checksum": digest})
     return rows
 
 
 def timing_rows(grid: Grid) -> list[dict[str, Any]]:
-    """The timing sidecars of the trial cells, each with its place in the grid; cells without one are left out."""
+    """The timing sidecars of the trial cells, each with the ids of its cell; cells without one are left out."""
     cells = [cell for cell in grid.trial_cells() if timing_of(cell.output).is_file()]
-    return [read_json(timing_of(cell.output)) | _place(cell) for cell in cells]
+    return [read_json(timing_of(cell.output)) | _ids(cell) for cell in cells]
 
 
-def _place(cell: Cell) -> dict[str, Any]:
-    return {key: cell.spec[key] for key in _TIMING_PLACE if key in cell.spec} | {"group": cell.group}
+def _ids(cell: Cell) -> dict[str, Any]:
+    return {key: cell.spec[key] for key in _TIMING_IDS if key in cell.spec} | {"group": cell.group}
 
 
 def describe(config: Config, timings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -102,9 +102,9 @@ def _provenance(name: str) -> dict[str, Any]:
 
 def _telemetry(timings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The largest error of undoing and redoing RoPE that the cells of each model met."""
-    found: dict[str, dict[str, Any]] = {}
+    errors: dict[str, dict[str, Any]] = {}
     for row in timings:
         for key, value in (row.get("rope_telemetry") or {}).items():
-            known = found.setdefault(row["model"], {"model": row["model"]})
+            known = errors.setdefault(row["model"], {"model": row["model"]})
             known[key] = max(known.get(key, value), value)
-    return [found[model] for model in sorted(found)]
+    return [errors[model] for model in sorted(errors)]

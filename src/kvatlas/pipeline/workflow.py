@@ -77,9 +77,9 @@ class Workflow:
 
     def output_pattern(self, kind: str) -> str:
         """Return the output of a kind of cell, with wildcards."""
-        place = {PROMPTS: self.paths.prompts, PREFILL: self.paths.prefill}.get(kind)
-        if place is not None:
-            return place("{study}", "{model}", "{group}")
+        path_of = {PROMPTS: self.paths.prompts, PREFILL: self.paths.prefill}.get(kind)
+        if path_of is not None:
+            return path_of("{study}", "{model}", "{group}")
         return self.paths.cell("{study}", "{model}", "{arm}", "{group}")
 
     def log_pattern(self, kind: str) -> str:
@@ -167,9 +167,9 @@ class Workflow:
         does not matter here, and what matters is in `verify_code`.
         """
         key = {"study": wildcards.study, "model": wildcards.model, "group": wildcards.group}
-        part = unfold.study_part(self.config, wildcards.study)
-        part |= {name: self.config[name] for name in _VERIFY_KEYS if name in self.config}
-        return json.dumps(key | {"keep_prefill": self.keep_prefill, "config": part}, sort_keys=True)
+        config = unfold.study_part(self.config, wildcards.study)
+        config |= {name: self.config[name] for name in _VERIFY_KEYS if name in self.config}
+        return json.dumps(key | {"keep_prefill": self.keep_prefill, "config": config}, sort_keys=True)
 
     def verify_code(self, wildcards: Any) -> str:
         """Return a digest of the specs and fingerprints of a group's cells: what is verified is a function of them."""

@@ -87,7 +87,7 @@ def _resolved(root: Schema, entry: Schema) -> Schema:
 
 
 def _kind(root: Schema, entry: Schema) -> str:
-    """Say in words which values are allowed."""
+    """Return in words which values are allowed."""
     if "enum" in entry:
         return ", ".join(f"`{value}`" for value in entry["enum"])
     types = entry.get("type", "object")

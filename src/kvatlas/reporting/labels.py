@@ -135,7 +135,7 @@ def arm_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def known(value: Any) -> bool:
-    """Say whether a number is there: not null and finite."""
+    """Return whether a number is there: not null and finite."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 

@@ -56,7 +56,7 @@ def explain(error: ValidationError, document: Any) -> str:
 
 
 def _fault(rule: str, value: Any, allowed: Any) -> str | None:
-    """Say what is wrong with a value; None for rarer rules."""
+    """Return what is wrong with a value; None for rarer rules."""
     fault = None
     match rule:
         case "enum":

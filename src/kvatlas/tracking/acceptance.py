@@ -35,8 +35,8 @@ def accept(current: Current) -> list[str]:
     return [cell.output for cell in accepted]
 
 
-def _is_code_only(found: list[str]) -> bool:
-    return bool(found) and all("code: " in reason and reason.startswith(("code: ", "input ")) for reason in found)
+def _is_code_only(why: list[str]) -> bool:
+    return bool(why) and all("code: " in reason and reason.startswith(("code: ", "input ")) for reason in why)
 
 
 def _sign(current: Current, cell: Cell) -> None:

@@ -1,4 +1,4 @@
-"""Is a file of a run still what its job wrote? A checksum kept apart from the file answers.
+"""Is a file of a run still what its job wrote? A checksum recorded apart from the file answers.
 
 A truncated or edited cell may still be valid JSON; without this it would be taken for the cell itself. A broken
 file is removed and named, so that the same command makes it again.
@@ -16,21 +16,21 @@ from kvatlas.paths import checksum_record
 
 def record(output: Path | str) -> None:
     """Keep the checksum of a finished output; files outside a run have none."""
-    kept = checksum_record(output)
-    if kept is not None:
-        write_json(kept, _measure(Path(output)))
+    recorded = checksum_record(output)
+    if recorded is not None:
+        write_json(recorded, _measure(Path(output)))
 
 
 def is_intact(path: Path | str) -> bool:
-    """Say whether a file is what was recorded; True where nothing was, False where the file is gone."""
-    kept = checksum_record(path)
-    if kept is None or not kept.is_file():
+    """Return whether a file is what was recorded; True where nothing was, False where the file is gone."""
+    recorded = checksum_record(path)
+    if recorded is None or not recorded.is_file():
         return True
     try:
-        return Path(path).is_file() and bool(read_json(kept) == _measure(Path(path)))
+        return Path(path).is_file() and bool(read_json(recorded) == _measure(Path(path)))
     except KvatlasError:
         # The record itself is broken; whoever reads the file finds its faults.
-        kept.unlink(missing_ok=True)
+        recorded.unlink(missing_ok=True)
         return True
 
 

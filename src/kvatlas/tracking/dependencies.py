@@ -98,13 +98,13 @@ def shown_names(config: Mapping[str, Any]) -> dict[str, str]:
     return labels | {f"title {name}": catalog.get(name, name) for name in config.get("models", ())}
 
 
-def _methods(part: Any) -> set[str]:
+def _methods(config: Any) -> set[str]:
     """The names in all lists `methods` of a part of a configuration."""
-    if isinstance(part, list):
-        return {name for item in part for name in _methods(item)}
-    if not isinstance(part, Mapping):
+    if isinstance(config, list):
+        return {name for item in config for name in _methods(item)}
+    if not isinstance(config, Mapping):
         return set()
-    return {name for key, value in part.items() for name in (value if key == "methods" else _methods(value))}
+    return {name for key, value in config.items() for name in (value if key == "methods" else _methods(value))}
 
 
 def cell_code(spec: Mapping[str, Any], *, track_versions: bool = True) -> Explanation:

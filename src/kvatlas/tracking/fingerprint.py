@@ -88,18 +88,18 @@ def version(package: str) -> str:
 @cache
 def closure(modules: tuple[str, ...], root: Path = SOURCE_ROOT) -> tuple[str, ...]:
     """Return the first-party modules that `modules` import, directly or not, themselves and their packages included."""
-    found: set[str] = set()
+    modules_seen: set[str] = set()
     waiting = list(modules)
     while waiting:
         module = waiting.pop()
-        if module in found:
+        if module in modules_seen:
             continue
         path = module_file(module, root)
         if path is None:
             raise KvatlasError(f"module {module} does not exist in this version of {PACKAGE}")
-        found.add(module)
+        modules_seen.add(module)
         waiting += _imports(module, path, root)
-    return tuple(sorted(found))
+    return tuple(sorted(modules_seen))
 
 
 @cache

@@ -25,7 +25,7 @@ def bring_over(paths: Paths) -> list[str]:
     root = Path(paths.results)
     changed: list[str] = []
     for path in sorted(file for file in root.rglob("*") if file.is_file()):
-        target = root.joinpath(*map(_renamed_part, path.relative_to(root).parts))
+        target = root.joinpath(*map(_renamed_name, path.relative_to(root).parts))
         if target != path and not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             path.rename(target)
@@ -44,8 +44,8 @@ def renamed(value: Any, key: str = "") -> Any:
     return _renamed_group(value) if key in _MODE_KEYS and isinstance(value, str) else value
 
 
-def _renamed_part(part: str) -> str:
-    return RENAMED_FOLDERS.get(part, _renamed_group(part))
+def _renamed_name(name: str) -> str:
+    return RENAMED_FOLDERS.get(name, _renamed_group(name))
 
 
 def _renamed_group(group: str) -> str:

@@ -22,7 +22,7 @@ _SHOWN = 5
 
 
 def reasons(current: Current, cell: Cell) -> list[str]:
-    """Say in words why the stored cell is not what would be made now; an empty list when it is."""
+    """Return in words why the stored cell is not what would be made now; an empty list when it is."""
     if not Path(cell.output).is_file():
         return ["it does not exist"]
     if not checksums.is_intact(cell.output):
@@ -30,25 +30,25 @@ def reasons(current: Current, cell: Cell) -> list[str]:
     stored = cell_file.read_header(cell.output)
     now = json.loads(json.dumps(current.spec(cell)))
     before = stored.spec
-    found = [
+    reasons_found = [
         f"configuration: {key} was {before.get(key)!r}, is {now.get(key)!r}"
         for key in sorted({*before, *now} - {"upstream"})
         if before.get(key) != now.get(key)
     ]
     if stored.fingerprint != current.code(cell.output):
-        found += code_changes(current, cell) or ["code: its fingerprint changed"]
+        reasons_found += code_changes(current, cell) or ["code: its fingerprint changed"]
     if before.get("upstream") != now["upstream"]:
-        found += _upstream_changes(current, cell) or ["inputs: what they are made from changed"]
-    return found
+        reasons_found += _upstream_changes(current, cell) or ["inputs: what they are made from changed"]
+    return reasons_found
 
 
 def code_changes(current: Current, cell: Cell) -> list[str]:
-    """Say which files or packages changed since the cell was made, as far as its code record tells."""
+    """List which files or packages changed since the cell was made, as far as its code record tells."""
     return changes_since(cell.output, current.explanation(cell))
 
 
 def changes_since(output: str, now: Explanation) -> list[str]:
-    """Say which parts of an output's recorded code differ from `now`; empty when nothing was recorded."""
+    """List which parts of an output's recorded code differ from `now`; empty when nothing was recorded."""
     record = code_record(output)
     if record is None or not record.is_file():
         return []
@@ -56,13 +56,13 @@ def changes_since(output: str, now: Explanation) -> list[str]:
 
 
 def _upstream_changes(current: Current, cell: Cell) -> list[str]:
-    found = []
+    reasons_found = []
     for name, path in cell.inputs.items():
         source = current.grid.cells.get(path)
         if source is not None:
             lines = code_changes(current, source) + _upstream_changes(current, source)
-            found += [f"input {name}: {line}" for line in lines]
-    return list(dict.fromkeys(found))
+            reasons_found += [f"input {name}: {line}" for line in lines]
+    return list(dict.fromkeys(reasons_found))
 
 
 def check(current: Current, cells: Iterable[Cell]) -> int:
@@ -73,8 +73,8 @@ def check(current: Current, cells: Iterable[Cell]) -> int:
     stale, count = [], 0
     for cell in cells:
         count += 1
-        if found := reasons(current, cell):
-            stale.append(f"{cell.output} ({found[0]})")
+        if reasons_found := reasons(current, cell):
+            stale.append(f"{cell.output} ({reasons_found[0]})")
     if stale:
         more = f" and {len(stale) - _SHOWN} more" if len(stale) > _SHOWN else ""
         raise KvatlasError(
@@ -86,7 +86,7 @@ def check(current: Current, cells: Iterable[Cell]) -> int:
 
 
 def explain_rerun(current: Current, path: str) -> list[str]:
-    """Say in words what would make the file at `path` again; an empty list when it is up to date.
+    """Return in words what would make the file at `path` again; an empty list when it is up to date.
 
     Raises KvatlasError when the run has no such file.
     """
@@ -96,12 +96,12 @@ def explain_rerun(current: Current, path: str) -> list[str]:
     if cell is not None:
         return code_changes(current, cell) + _upstream_changes(current, cell)
     now, study = _step(current, PurePosixPath(path).as_posix())
-    found = [] if Path(path).is_file() else ["it does not exist"]
-    found += changes_since(path, now)
+    reasons_found = [] if Path(path).is_file() else ["it does not exist"]
+    reasons_found += changes_since(path, now)
     cells = current.grid.trial_cells(study)
     stale = [cell for cell in cells if reasons(current, cell)]
-    found += [f"cell {cell.output}: {reasons(current, cell)[0]}" for cell in stale[:_SHOWN]]
-    return found + ([f"and {len(stale) - _SHOWN} more cells"] if len(stale) > _SHOWN else [])
+    reasons_found += [f"cell {cell.output}: {reasons(current, cell)[0]}" for cell in stale[:_SHOWN]]
+    return reasons_found + ([f"and {len(stale) - _SHOWN} more cells"] if len(stale) > _SHOWN else [])
 
 
 def _step(current: Current, path: str) -> tuple[Explanation, str | None]:

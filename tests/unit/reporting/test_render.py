@@ -108,7 +108,7 @@ def test_the_readme_goes_from_the_question_to_the_provenance(readme: str) -> Non
         "Task validity",
         "Claims",
         "Published against reproduced",
-        "What the corrections move",
+        "What the reanalyses move",
         "Limits",
         "Data",
         "Provenance",

@@ -66,7 +66,7 @@ def evaluate(reanalyses: Sequence[Reanalysis], verdicts: Sequence[Row]) -> list[
 
 
 def outcome(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Say what becomes of the conclusion that the means of the published setting suggest."""
+    """Return what becomes of the conclusion that the means of the published setting suggest."""
     if NOT_RUN in (before["verdict"], after["verdict"]):
         return NOT_RUN
     if after["verdict"] not in (SUPPORTED, CONTRADICTED):

@@ -12,13 +12,16 @@ from kvatlas.paths import MEASUREMENTS
 
 def cells(context: StudyContext) -> Iterator[Cell]:
     """Yield a cell per method."""
-    part = context.study_config
-    sizes = {key: part[key] for key in ("text", "context", "prompts", "queries")}
-    work = Work(part["prompts"], part["context"], forwards=part["prompts"], tokens=part["prompts"] * part["context"])
-    for method in part["methods"]:
+    study_config = context.study_config
+    sizes = {key: study_config[key] for key in ("text", "context", "prompts", "queries")}
+    prompts, tokens = study_config["prompts"], study_config["context"]
+    work = Work(prompts, tokens, forwards=prompts, tokens=prompts * tokens)
+    for method in study_config["methods"]:
         policy = policy_parameters.policy_of(context.config, method)
         spec = {"arm": method, "method": method, "policy": policy} | sizes
-        yield context.trial_cell("attention_loss", f"loss-{part['context']}-0", spec, context.text_input(), work)
+        yield context.trial_cell(
+            "attention_loss", f"loss-{study_config['context']}-0", spec, context.text_input(), work
+        )
 
 
 STUDY = Study(

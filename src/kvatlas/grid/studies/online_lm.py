@@ -15,27 +15,27 @@ DEFAULT_BLOCK = 32
 
 def cells(context: StudyContext) -> Iterator[Cell]:
     """Yield a cell per arm, protocol and block size."""
-    part = context.study_config
-    usual = part.get("block", DEFAULT_BLOCK)
-    passages, tokens = part.get("passages", 1), part["tokens"]
-    for (protocol, size), entries in _streams(part, usual).items():
+    study_config = context.study_config
+    usual = study_config.get("block", DEFAULT_BLOCK)
+    passages, tokens = study_config.get("passages", 1), study_config["tokens"]
+    for (protocol, size), entries in _streams(study_config, usual).items():
         label = protocol if size == usual else f"{protocol}-block"
         group = f"{label}-{tokens}-{0 if size == usual else size}"
-        stream = {"protocol": protocol, "text": part["text"], "tokens": tokens, "block": size}
-        if "passages" in part:
+        stream = {"protocol": protocol, "text": study_config["text"], "tokens": tokens, "block": size}
+        if "passages" in study_config:
             stream["passages"] = passages
         work = Work(1, tokens, forwards=passages * blocks_of(tokens, size), tokens=passages * tokens)
         for arm in arms_of(entries):
-            spec = arm.spec(context.config, part) | stream
+            spec = arm.spec(context.config, study_config) | stream
             spec["policy"] = _voting_block(spec["policy"], size)
             yield context.trial_cell("online_lm", group, spec, context.text_input(), work)
 
 
-def _streams(part: Config, usual: int) -> dict[tuple[str, int], list[Config]]:
+def _streams(study_config: Config, usual: int) -> dict[tuple[str, int], list[Config]]:
     """The entries of the arms under each (protocol, block size); an entry's own lists go before the study's."""
     streams: dict[tuple[str, int], list[Config]] = {}
-    for entry in listed(part["arms"]):
-        for protocol in entry.get("protocols", part.get("protocols", ["online"])):
+    for entry in listed(study_config["arms"]):
+        for protocol in entry.get("protocols", study_config.get("protocols", ["online"])):
             for size in entry.get("blocks", [usual]):
                 streams.setdefault((protocol, size), []).append(entry)
     return streams

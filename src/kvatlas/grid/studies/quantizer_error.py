@@ -13,13 +13,16 @@ from kvatlas.paths import MEASUREMENTS
 
 def cells(context: StudyContext) -> Iterator[Cell]:
     """Yield a cell per quantizer."""
-    part = context.study_config
-    sizes = {key: part[key] for key in ("text", "context", "prompts")}
-    work = Work(part["prompts"], part["context"], forwards=part["prompts"], tokens=part["prompts"] * part["context"])
-    for quantizer in part["quantizers"]:
+    study_config = context.study_config
+    sizes = {key: study_config[key] for key in ("text", "context", "prompts")}
+    prompts, tokens = study_config["prompts"], study_config["context"]
+    work = Work(prompts, tokens, forwards=prompts, tokens=prompts * tokens)
+    for quantizer in study_config["quantizers"]:
         arm = Arm(policy_parameters.FULL, quantizer=quantizer)
         spec = {"arm": arm.id, "quantizer": quantizer} | sizes
-        yield context.trial_cell("quantizer_error", f"error-{part['context']}-0", spec, context.text_input(), work)
+        yield context.trial_cell(
+            "quantizer_error", f"error-{study_config['context']}-0", spec, context.text_input(), work
+        )
 
 
 STUDY = Study(

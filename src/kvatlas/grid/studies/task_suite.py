@@ -28,13 +28,19 @@ TASKS_PER_INSTANCE = 9
 
 def cells(context: StudyContext) -> Iterator[Cell]:
     """Yield the prompts of every shard and mode, and a cell per arm."""
-    part = context.study_config
-    instances_by_shard = shards(part["instances"], part.get("instances_per_shard", part["instances"]))
-    passage = {"passage": {"text": part["text"], "tokens": part["passage_tokens"]}} if "text" in part else {}
-    for mode, arms in ((SUITE, arms_of(part["arms"])), (NO_CONTEXT, [Arm(policy_parameters.FULL)])):
+    study_config = context.study_config
+    instances_by_shard = shards(
+        study_config["instances"], study_config.get("instances_per_shard", study_config["instances"])
+    )
+    passage = (
+        {"passage": {"text": study_config["text"], "tokens": study_config["passage_tokens"]}}
+        if "text" in study_config
+        else {}
+    )
+    for mode, arms in ((SUITE, arms_of(study_config["arms"])), (NO_CONTEXT, [Arm(policy_parameters.FULL)])):
         for shard, instances in enumerate(instances_by_shard):
-            group = f"{mode}-{part['context']}-{shard}"
-            shared = {"mode": mode, "context": part["context"]}
+            group = f"{mode}-{study_config['context']}-{shard}"
+            shared = {"mode": mode, "context": study_config["context"]}
             prompts = context.paths.prompts(context.study, context.model, group)
             spec = context.base_spec(PROMPTS) | {"task": STUDY.task} | shared | {"instances": instances}
             yield Cell(
@@ -43,19 +49,19 @@ def cells(context: StudyContext) -> Iterator[Cell]:
             for arm in arms:
                 # A passage is scored once per arm, beside its first shard of prompts.
                 scored = passage if (mode, shard) == (SUITE, 0) else {}
-                spec = arm.spec(context.config, part) | shared | {"shard": shard} | _run_spec(context) | scored
+                spec = arm.spec(context.config, study_config) | shared | {"shard": shard} | _run_spec(context) | scored
                 text = context.text_input() if scored else {}
                 work = _work(spec, len(instances))
                 yield context.trial_cell("task_suite", group, spec, {"prompts": prompts, **text}, work)
 
 
 def _run_spec(context: StudyContext) -> Spec:
-    part = context.study_config
+    study_config = context.study_config
     return {
-        "schedule": part.get("schedule", DEFAULT_SCHEDULE),
-        "block": part.get("block", DEFAULT_BLOCK),
-        "new_tokens": part["new_tokens"],
-        "storage": part.get("storage", "packed"),
+        "schedule": study_config.get("schedule", DEFAULT_SCHEDULE),
+        "block": study_config.get("block", DEFAULT_BLOCK),
+        "new_tokens": study_config["new_tokens"],
+        "storage": study_config.get("storage", "packed"),
     }
 
 
