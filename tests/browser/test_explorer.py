@@ -133,7 +133,7 @@ def test_filters_change_the_charts_the_heatmaps_and_the_table(opened: Any) -> No
     tick(opened, "modes", "agnostic")
     assert texts(opened, "#pareto h3") == ["SmolLM2-135M-Instruct, question-aware"]
     tick(opened, "models", "qwen2.5-0.5b")
-    assert texts(opened, "#pareto h3") == ["SmolLM2-135M-Instruct, question-aware", "Qwen2.5-0.5B, question-aware"]
+    assert texts(opened, "#pareto h3") == ["SmolLM2-135M-Instruct, question-aware", "qwen2.5-0.5b, question-aware"]
     find(opened, "[aria-label='Methods: none']").click()
     assert arms(opened) == drawn(opened) == []
     assert "No arm" in find(opened, "#pareto").text
