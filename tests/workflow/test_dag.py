@@ -110,6 +110,12 @@ def test_check_and_why_name_the_stale_cell_and_the_file_even_without_metadata(ed
     assert "random-4x" in page
 
 
+def test_why_names_the_table_s_code_that_makes_a_page_again(edited: Checkout) -> None:
+    edited.append("src/kvatlas/analysis/studies/needle.py", "\nADDED = 1\n")
+    page = edited.run("kvatlas", "why", "reports/toy/README.md", "--configfile", "config/toy.yaml").stdout
+    assert "needle.json: code: src/kvatlas/analysis/studies/needle.py changed" in page
+
+
 def test_the_snakemake_report_holds_pages_figures_and_tables_with_their_captions(
     finished: Checkout, tmp_path: Path
 ) -> None:

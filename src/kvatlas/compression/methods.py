@@ -98,6 +98,19 @@ def find_quantizer(name: str) -> QuantizerRegistration:
     return _find(quantizers(), name, "quantizer")
 
 
+def split_variant(method: str) -> tuple[str, str]:
+    """Split a method's name in a configuration into policy and variant: "h2o_raw" -> ("h2o", "raw"); a name that begins
+    with no policy is all policy.
+    """
+    known = {FULL, *policies()}
+    if method in known:
+        return method, ""
+    for policy in sorted(known, key=len, reverse=True):
+        if method.startswith(f"{policy}_"):
+            return policy, method[len(policy) + 1 :]
+    return method, ""
+
+
 R = TypeVar("R", bound=Registration)
 
 

@@ -14,6 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from kvatlas.compression import methods
 from kvatlas.compression.budget import Budget
 from kvatlas.errors import KvatlasError
 from kvatlas.grid import policy_parameters
@@ -51,6 +52,7 @@ def _check_method(config: Config, method: str) -> None:
     if policy["name"] not in policy_parameters.known_policies():
         where = f"{path}.policy" if "policy" in config["methods"][method] else path
         raise KvatlasError(f"{where}: {_unknown('policy', policy['name'], policy_parameters.known_policies())}")
+    _check_method_name(path, method, policy["name"])
     fields = policy_parameters.policy_fields(policy["name"])
     for key, value in policy.items():
         if key == "name":
@@ -60,6 +62,17 @@ def _check_method(config: Config, method: str) -> None:
             hint = closest(key, fields)
             raise KvatlasError(f"{path}.{key}: policy '{policy['name']}' has no such parameter{hint}; it has: {has}")
         _check_type(f"{path}.{key}", value, fields[key].annotation)
+
+
+def _check_method_name(path: str, method: str, policy: str) -> None:
+    """Refuse a name that pages would spell as another policy: they label "snapkv_wide" as a variant of SnapKV."""
+    named, variant = methods.split_variant(method)
+    if named != policy and named in (policy_parameters.FULL, *policy_parameters.known_policies()):
+        better = f"{policy}_{variant or 'variant'}"
+        raise KvatlasError(
+            f"{path}: the name says policy '{named}', which pages would show, but its policy is '{policy}'; "
+            f"call it '{better}'"
+        )
 
 
 def _unknown(kind: str, name: str, known: Sequence[str]) -> str:

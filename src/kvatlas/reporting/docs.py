@@ -18,7 +18,7 @@ from kvatlas.grid.config import schema
 PAGE = "docs/configuration.md"
 _HEAD = """# Configuration
 
-<!-- Made from src/kvatlas/schemas/config.schema.json by `kvatlas docs`. Edit the schema, not this page. -->
+<!-- Made by `kvatlas docs` from src/kvatlas/schemas/config.schema.json and src/kvatlas/grid/studies/. Edit those instead. -->
 
 A configuration is one YAML file, complete in itself: `snakemake --configfile FILE` replaces `config/config.yaml` and is
 not merged into it. Everything is checked before any job starts; a mistake is reported in one line that names the key, what

@@ -16,7 +16,6 @@ from typing import Any
 from kvatlas.compression import methods
 from kvatlas.lm.catalog import model_titles
 from kvatlas.paths import MODELS_FILE
-from kvatlas.reporting.style import base_method
 
 DASH = "–"
 MINUS = "−"
@@ -36,7 +35,7 @@ def method_label(method: str) -> str:
     """Spell a method id as its registration does; a variant is named after its method, an unknown id by its own
     words.
     """
-    base, variant = base_method(method)
+    base, variant = methods.split_variant(method)
     registered = methods.policies().get(base)
     label = FULL_LABEL if base == methods.FULL else registered.label if registered else base.replace("_", " ")
     return f"{label} ({variant.replace('_', ' ')})" if variant else label
@@ -101,7 +100,7 @@ def method_key(method: str) -> tuple[int, str]:
     """Sort key of a method id: the full cache, then the order of the registrations, a variant right after its
     method, unknown ids last by name.
     """
-    base, _ = base_method(method)
+    base, _ = methods.split_variant(method)
     registered = methods.policies().get(base)
     order = -1 if base == methods.FULL else registered.order if registered else methods.UNRANKED + 1
     return (order, method)

@@ -98,22 +98,9 @@ _SPARE_COLORS = ("#882255", "#44AA99", "#6699CC", "#997700", "#994455", "#004488
 _SPARE_MARKERS = ("o", "s", "^", "v", "<", ">", "p", "h", "d", "P")
 
 
-def base_method(method: str) -> tuple[str, str]:
-    """Split a method id into a registered method and the variant's suffix: "h2o_raw" -> ("h2o", "raw"); unknown
-    -> (id, "").
-    """
-    known = {methods.FULL, *methods.policies()}
-    if method in known:
-        return method, ""
-    for base in sorted(known, key=len, reverse=True):
-        if method.startswith(base + "_"):
-            return base, method[len(base) + 1 :]
-    return method, ""
-
-
 def method_style(method: str) -> MethodStyle:
     """Look up the style of a method id; a method without one gets the same spare style in every run and figure."""
-    base, variant = base_method(method)
+    base, variant = methods.split_variant(method)
     style = _STYLES.get(base) or _spare_style(base)
     if variant == "proportional":
         return replace(style, filled=False, linestyle="--")

@@ -98,10 +98,22 @@ def explain_rerun(current: Current, path: str) -> list[str]:
     now, study = _step(current, PurePosixPath(path).as_posix())
     reasons_found = [] if Path(path).is_file() else ["it does not exist"]
     reasons_found += changes_since(path, now)
+    for between, code in _tables(current, study):
+        if between != path:
+            reasons_found += [f"{between}: {line}" for line in changes_since(between, code)]
     cells = current.grid.trial_cells(study)
     stale = [cell for cell in cells if reasons(current, cell)]
     reasons_found += [f"cell {cell.output}: {reasons(current, cell)[0]}" for cell in stale[:_SHOWN]]
     return reasons_found + ([f"and {len(stale) - _SHOWN} more cells"] if len(stale) > _SHOWN else [])
+
+
+def _tables(current: Current, study: str | None) -> list[tuple[str, Explanation]]:
+    """The tables between the cells and a file about all studies, each with its current code."""
+    if study is not None:
+        return []
+    paths = current.grid.paths
+    tables = [(paths.table(name), dependencies.step_code("aggregate", name)) for name in current.grid.config["studies"]]
+    return [*tables, (f"{paths.report}/results.json", dependencies.step_code("results"))]
 
 
 def _step(current: Current, path: str) -> tuple[Explanation, str | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvatlas.grid import config, studies
+from kvatlas.grid import config, unfold
 from kvatlas.tracking import dependencies
 from kvatlas.tracking.fingerprint import closure
 from tests.support.places import ROOT
@@ -14,7 +14,7 @@ KINDS = ("attention_loss", "embed", "online_lm", "prefill", "prompts", "quantize
 
 
 def test_these_are_all_kinds() -> None:
-    paper = studies.grid(config.load(ROOT / "config/paper.yaml", root=ROOT))
+    paper = unfold.grid(config.load(ROOT / "config/paper.yaml", root=ROOT))
     assert {cell.kind for cell in paper.cells.values()} | {"embed"} == set(KINDS)
 
 

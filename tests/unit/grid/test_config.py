@@ -80,6 +80,10 @@ BAD: dict[str, tuple[Edit, list[str]]] = {
         put(methods={"mine": {"policy": "snapvk"}}),
         ["methods.mine.policy: policy 'snapvk' is unknown", "did you mean 'snapkv'?"],
     ),
+    "method named after another policy": (
+        put(methods={"snapkv_sum": {"policy": "h2o"}}),
+        ["methods.snapkv_sum: the name says policy 'snapkv'", "its policy is 'h2o'", "call it 'h2o_sum'"],
+    ),
     "method id": (put(methods={"Snap-KV": {}}), ["methods", "'Snap-KV' is not valid", "small letters"]),
     "unknown parameter": (
         put(methods={"mine": {"policy": "snapkv", "windw": 8}}),

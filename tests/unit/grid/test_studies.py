@@ -14,7 +14,7 @@ STUDIES = all_studies()
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_record_s_modules_exist(name: str) -> None:
     record = STUDIES[name]
-    modules = [f"kvatlas.experiments.{record.kind}", f"kvatlas.analysis.studies.{name}"]
+    modules = [f"kvatlas.experiments.{record.kind}", record.analysis_module]
     modules += [f"kvatlas.reporting.sections.{name}"]
     modules += [f"kvatlas.tasks.{record.task}"] if record.task else []
     assert [module for module in modules if module_file(module) is None] == []
