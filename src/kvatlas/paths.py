@@ -5,6 +5,7 @@ Knows no configuration; it is apart from `kvatlas.grid.cells` so that experiment
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -12,6 +13,8 @@ from pathlib import Path, PurePosixPath
 PACKAGE_FOLDER = Path(__file__).resolve().parent
 """This package's own files: sources, templates, schemas."""
 SOURCE_ROOT = PACKAGE_FOLDER.parent
+SOURCES = "src"
+"""Where the repository keeps this package, so that a file has one name whether the package is installed or not."""
 MODELS_FILE, TEXTS_FILE, CLAIMS_FILE = "config/models.yaml", "config/texts.yaml", "config/claims.yaml"
 PUBLISHED_FOLDER = "config/published"
 PROVENANCE = "provenance.json"
@@ -25,6 +28,24 @@ def module_file(module: str, root: Path = SOURCE_ROOT) -> Path | None:
     """Return the file of a module of this package, or None when there is no such module."""
     stem = root.joinpath(*module.split("."))
     return next((path for path in (stem / "__init__.py", stem.with_suffix(".py")) if path.is_file()), None)
+
+
+@cache
+def figure_names() -> tuple[str, ...]:
+    """Return the figures there are, by number, from their files `reporting/figures/fN_NAME.py`."""
+    named = (re.fullmatch(r"f(\d+)_\w+", path.stem) for path in (PACKAGE_FOLDER / "reporting/figures").glob("f*.py"))
+    return tuple(match[0] for match in sorted(filter(None, named), key=lambda match: (int(match[1]), match[0])))
+
+
+def source_name(path: Path, root: Path = SOURCE_ROOT) -> str:
+    """Return the repository's name of a file of this package: `src/kvatlas/paths.py`."""
+    return f"{SOURCES}/{path.relative_to(root).as_posix()}"
+
+
+def named_file(name: str, root: Path = SOURCE_ROOT) -> Path:
+    """Return the file that the repository's `name` stands for: of this package, or else below the working directory."""
+    inside = Path(name)
+    return root / inside.relative_to(SOURCES) if inside.parts[:1] == (SOURCES,) else inside
 
 
 def model_file(model: str) -> str:

@@ -32,7 +32,7 @@ localrules:
 
 
 wildcard_constraints:
-    study=r"[a-z_]+",
+    study=r"[a-z0-9_]+",
     model=r"[A-Za-z0-9._-]+",
     text=r"[A-Za-z0-9._-]+",
     arm=r"[a-z0-9_.-]+",

@@ -22,12 +22,12 @@ DECIMALS = 6
 
 
 def write(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> None:
-    """Embed the outputs of the recall cells `spec["cells"]` (paths) with the folder `inputs["embedder"]`.
+    """Embed the outputs of recall cells, which are all `inputs` but the folder `inputs["embedder"]`.
 
     Writes one line {study, arm, group, id, embed_cosine} per trial. The full cache of the same study and group must be
     among the cells; raises KvatlasError otherwise.
     """
-    cells = [_outputs(Path(path)) for path in spec["cells"]]
+    cells = [_outputs(path) for name, path in inputs.items() if name != "embedder"]
     texts = sorted({output for _, outputs in cells for output in outputs.values()})
     vectors = dict(zip(texts, encode(texts, inputs["embedder"], spec.get("device", "auto")), strict=True))
     full = {

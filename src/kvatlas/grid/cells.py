@@ -120,6 +120,10 @@ class Grid:
         """Return the models whose outputs are embedded: those of recall cells, of one study where given."""
         return list(dict.fromkeys(cell.model for cell in self.of_kind(RECALL) if study in (None, cell.study)))
 
+    def embedded_studies(self) -> list[str]:
+        """Return the studies whose outputs are embedded."""
+        return sorted({cell.study for cell in self.of_kind(RECALL)})
+
     def find(self, path: str) -> Cell | None:
         """Return the cell that writes `path`, also by the name of its tensors or timing sidecar."""
         plain = PurePosixPath(path).as_posix()

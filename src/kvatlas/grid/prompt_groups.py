@@ -83,9 +83,9 @@ def recall_keys(haystack: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def recall_cells(context: StudyContext, task: str) -> Iterator[Cell]:
-    """Yield the prompts and the prefill of every group, and a recall cell per arm; `task` is the study's own."""
-    task = context.study_config.get("task", task)
+def recall_cells(context: StudyContext) -> Iterator[Cell]:
+    """Yield the prompts and the prefill of every group, and a recall cell per arm."""
+    task = context.study_config.get("task", context.record.task)
     for group, arms in prompt_groups(context):
         prompts, prefill = _prompts_cell(context, group, task), _prefill_cell(context, group)
         yield prompts

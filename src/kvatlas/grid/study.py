@@ -25,8 +25,13 @@ class StudyContext:
     """One study of one configuration for one model."""
 
     config: Config
-    study: str
+    record: Study
     model: str
+
+    @property
+    def study(self) -> str:
+        """The study's name."""
+        return self.record.name
 
     @property
     def study_config(self) -> Config:
@@ -55,8 +60,9 @@ class StudyContext:
         """Return the text of the study, if it names one."""
         return {"text": text_file(self.study_config["text"])} if "text" in self.study_config else {}
 
-    def trial_cell(self, kind: str, group: str, spec: Spec, inputs: Mapping[str, str], work: Work) -> Cell:
+    def trial_cell(self, group: str, spec: Spec, inputs: Mapping[str, str], work: Work) -> Cell:
         """Return the cell of an arm that needs no prefill; `spec` has the arm's keys."""
+        kind = self.record.kind
         whole = self.base_spec(kind) | spec | self.device_spec()
         output = self.paths.cell(self.study, self.model, spec["arm"], group)
         read = {**self.model_input(), **inputs}

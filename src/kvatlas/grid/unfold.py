@@ -18,7 +18,7 @@ def grid(config: Config) -> Grid:
             cell
             for study, study_config in config["studies"].items()
             for model in study_config.get("models", config["models"])
-            for cell in records[study].unfold(StudyContext(config, study, model))
+            for cell in records[study].unfold(StudyContext(config, records[study], model))
         ),
     )
 

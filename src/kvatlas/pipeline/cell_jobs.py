@@ -14,11 +14,19 @@ from kvatlas.errors import KvatlasError
 from kvatlas.experiments import run_cell
 from kvatlas.grid import unfold
 from kvatlas.grid.cells import EMBED, PREFILL, RECALL
+from kvatlas.grid.studies import all_studies
 from kvatlas.paths import PROVENANCE
 from kvatlas.pipeline import prefill_files
 from kvatlas.tracking import checksums
 
 _OUT_OF_MEMORY = ("DefaultCPUAllocator", "out of memory", "not enough memory")
+
+# Keys of a study that bound what a cell has in memory at once.
+_SMALLER = (
+    ("seeds_per_shard", "lower", "prompts in a cell"),
+    ("instances_per_shard", "lower", "prompts in a cell"),
+    ("block", "set", "queries per prefill chunk"),
+)
 
 Spec = Mapping[str, Any]
 
@@ -42,11 +50,11 @@ def _run(spec: Spec, inputs: dict[str, Path], output: Path, fingerprint: str) ->
     if spec["kind"] == PREFILL:
         prefill_files.build(spec, inputs, output, fingerprint=fingerprint)
         return
-    if spec["kind"] == RECALL:
+    if "prefill" in inputs:
         inputs["prefill"] = prefill_files.ensure(inputs["prefill"], inputs)
     if spec["kind"] == EMBED:
         recalls = unfold.grid(spec["config"]).of_kind(RECALL)
-        spec = {**spec, "cells": [cell.output for cell in recalls if cell.model == spec["model"]]}
+        inputs |= {cell.output: Path(cell.output) for cell in recalls if cell.model == spec["model"]}
     run_cell.run(spec, inputs, output, fingerprint=fingerprint)
 
 
@@ -63,10 +71,8 @@ def _is_out_of_memory(error: BaseException) -> bool:
 def _memory_advice(spec: Spec, error: BaseException) -> str:
     keys = ("kind", "study", "model", "arm", "mode", "context", "shard")
     name = " ".join(str(spec[key]) for key in keys if key in spec)
-    study = spec.get("study", "*")
     reason = (str(error).splitlines() or ["no memory"])[0]
-    return (
-        f"cell {name}: out of memory ({reason}); state memory_mb (batches are split to fit), lower "
-        f"studies.{study}.seeds_per_shard (prompts in a cell), or set studies.{study}.block (queries per prefill "
-        "chunk), then run the same command again"
-    )
+    ways = ["state memory_mb (batches are split to fit)"]
+    if record := all_studies().get(spec.get("study", "")):
+        ways += [f"{verb} studies.{record.name}.{key} ({what})" for key, verb, what in _SMALLER if key in record.keys]
+    return f"cell {name}: out of memory ({reason}); {' or '.join(ways)}, then run the same command again"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from kvatlas.grid.cells import PREFILL, PROMPTS, RECALL, Cell
+from kvatlas.paths import figure_names
 from kvatlas.pipeline import cost
 from kvatlas.pipeline.workflow import Workflow
 from kvatlas.tracking import dependencies
@@ -26,7 +27,7 @@ def jobs(workflow: Workflow) -> dict[str, int]:
         "embed": len(embedded),
         "aggregate": len(workflow.tables()),
         "results": 1,
-        "figure": len(dependencies.figure_names()),
+        "figure": len(figure_names()),
         "pages": 1,
         "explorer": 1,
     }

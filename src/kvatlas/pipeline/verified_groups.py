@@ -7,7 +7,7 @@ from pathlib import Path
 from kvatlas.errors import KvatlasError
 from kvatlas.experiments import cell_file
 from kvatlas.files import checksum, write_json
-from kvatlas.grid.cells import RECALL, Cell, GroupKey
+from kvatlas.grid.cells import Cell, GroupKey
 from kvatlas.pipeline import prefill_files
 from kvatlas.tracking import checksums, staleness
 from kvatlas.tracking.current import Current
@@ -22,7 +22,7 @@ def verify(current: Current, key: GroupKey, output: Path, *, keep_prefill: bool)
     if broken := [cell.output for cell in cells if _is_broken(cell.output)]:
         checksums.discard(broken)
     staleness.check(current, cells)
-    prompts = {cell.output: _prompt_ids(cell) for cell in cells if cell.kind == RECALL}
+    prompts = {cell.output: _prompt_ids(cell) for cell in cells if "prompts" in cell.inputs}
     if len(set(prompts.values())) > 1:
         names = ", ".join(sorted(prompts))
         raise KvatlasError(f"{names}: these arms did not answer the same prompts; delete them and run again")

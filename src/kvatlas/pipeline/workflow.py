@@ -20,7 +20,7 @@ from kvatlas.grid.cells import EMBED, PREFILL, PROMPTS, RECALL, Cell
 from kvatlas.grid.sizes import Sizes
 from kvatlas.grid.studies import all_studies, trial_kinds
 from kvatlas.lm.catalog import load_models, load_texts
-from kvatlas.paths import MODELS_FILE, TEXTS_FILE, model_file
+from kvatlas.paths import MODELS_FILE, TEXTS_FILE, figure_names, model_file
 from kvatlas.tracking import dependencies
 from kvatlas.tracking.current import Current
 from kvatlas.tracking.fingerprint import combine
@@ -53,6 +53,8 @@ class Workflow:
     def open(cls, configuration: Mapping[str, Any], files: list[str], root: Path | str) -> Workflow:
         """Validate Snakemake's configuration, merged from `files`, or leave with one line on stderr."""
         try:
+            if Path(root).resolve() != Path.cwd():
+                raise KvatlasError(f"paths are relative to the Snakefile: run snakemake in {Path(root).resolve()}")
             for file in files:
                 config.read(file)
             opened = cls(config.validate(configuration, root), root)
@@ -179,15 +181,12 @@ class Workflow:
         }
         return combine(parts | {"keep_prefill": str(self.keep_prefill)})
 
-    def _embedded_studies(self) -> list[str]:
-        return sorted({cell.study for cell in self.grid.of_kind(RECALL)})
-
     def embed_inputs(self, wildcards: Any) -> list[str]:
         """Return the records of the verified groups whose outputs are embedded, of one model."""
-        return [path for study in self._embedded_studies() for path in self.grid.verified(study, wildcards.model)]
+        return [path for study in self.grid.embedded_studies() for path in self.grid.verified(study, wildcards.model)]
 
     def _embed_spec(self, model: str) -> dict[str, Any]:
-        studies = self._embedded_studies()
+        studies = self.grid.embedded_studies()
         return {
             "kind": EMBED,
             "model": model,
@@ -203,7 +202,7 @@ class Workflow:
 
     def embed_code(self) -> str:
         """Return the fingerprint of the embeddings."""
-        return combine(dependencies.cell_code(self._embed_spec(""), track_versions=self.current.track_versions))
+        return combine(self.current.embed_explanation())
 
     def embedder_file(self) -> str:
         """Return the file that stands for the sentence embedder."""
@@ -240,7 +239,7 @@ class Workflow:
 
     def figures(self) -> list[str]:
         """Return the stamps of all figures."""
-        return [self.paths.figure(name) for name in dependencies.figure_names()]
+        return [self.paths.figure(name) for name in figure_names()]
 
     def figure_title(self, wildcards: Any) -> str:
         """Return the title of a figure."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kvatlas.analysis.studies import arm_twins
 from kvatlas.reporting import labels, tables
 from kvatlas.reporting.study_rows import Record, arms_of, decode_speed, rows_of
 from kvatlas.reporting.tables import Row, Table, build, muted, named, source
@@ -104,10 +105,8 @@ def _versus(row: Record, arms: Mapping[str, Record]) -> str:
     versus = str(row["versus"])
     if versus == row["arm"]:
         return "itself"
-    other, arm = arms.get(versus), arms.get(str(row["arm"]))
-    if other and arm and other["method"] == "snapkv" and other["budget"] == arm["budget"]:
-        return "snapkv"
-    return versus
+    arm = arms.get(str(row["arm"]))
+    return "snapkv" if arm and versus == arm_twins.of_method(arm, "snapkv") else versus
 
 
 def _points(row: Record | None) -> tuple[str, str, str]:

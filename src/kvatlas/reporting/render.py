@@ -20,6 +20,7 @@ from kvatlas.analysis.statistics.intervals import DESCRIPTIVE_BELOW
 from kvatlas.analysis.trials import read_parquet
 from kvatlas.files import read_json, write_text
 from kvatlas.grid.studies import all_studies
+from kvatlas.paths import figure_names
 from kvatlas.reporting import (
     cells,
     environment,
@@ -96,7 +97,7 @@ def report_context(results: Record, timings: Record, config: Record, counts: Map
 
 def _figures(results: Record) -> list[dict[str, str]]:
     shown = []
-    for name in figures.names():
+    for name in figure_names():
         module = figures.load(name)
         if module.available(results):
             shown.append({"name": name, "title": module.TITLE, "alt": module.alt(results), "caption": module.CAPTION})

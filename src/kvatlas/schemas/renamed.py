@@ -16,3 +16,8 @@ RENAMED_KEYS: dict[str, str] = {
 
 RENAMED_MODES: dict[str, str] = {"floor": "no_context"}
 """Question modes: old name -> the name now."""
+
+RENAMED_METHODS: dict[str, str] = {
+    f"{policy}_mass": f"{policy}_proportional" for policy in ("emeans_pre_rope", "emeans_post_rope", "pinned_emeans")
+}
+"""Names that the repository's configurations gave to methods: old name -> the name now."""

@@ -20,8 +20,8 @@ from kvatlas.tracking.staleness import reasons
 def accept(current: Current) -> list[str]:
     """Sign every stored cell whose code alone has changed, and return their paths.
 
-    Cells that are missing, broken, or made from another configuration stay as they are: only a run can make those. What
-    was stored under names that were given up is renamed first.
+    What was stored under names that were given up is renamed first, in every cell. Cells that are missing, broken, or
+    made from another configuration are not signed: only a run can make those.
     """
     renamed_files.bring_over(current.grid.paths)
     accepted = [cell for cell in current.grid.trial_cells() if _is_code_only(reasons(current, cell))]

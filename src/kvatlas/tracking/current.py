@@ -11,8 +11,7 @@ from functools import cache
 from typing import Any
 
 from kvatlas.errors import KvatlasError
-from kvatlas.grid import policy_parameters
-from kvatlas.grid.cells import PROMPTS, Cell, Grid
+from kvatlas.grid.cells import EMBED, Cell, Grid
 from kvatlas.grid.sizes import Sizes
 from kvatlas.paths import model_file, text_file
 from kvatlas.tracking import dependencies
@@ -34,7 +33,6 @@ class Current:
         self.track_versions: bool = self.grid.config.get("track_versions", True)
         self.code = cache(self._code)
         self.upstream = cache(self._upstream)
-        self._kind_code = cache(self._kind_code_uncached)
         self._fetched = cache(self._fetched_origin)
 
     def cell(self, output: str) -> Cell:
@@ -55,16 +53,14 @@ class Current:
         """Return what the cell's fingerprint is made of."""
         return dependencies.cell_code(cell.spec, track_versions=self.track_versions)
 
+    def embed_explanation(self) -> Explanation:
+        """Return what the fingerprint of the embeddings is made of."""
+        spec = {"kind": EMBED, "studies": self.grid.embedded_studies()}
+        return dependencies.cell_code(spec, track_versions=self.track_versions)
+
     def _code(self, output: str) -> str:
         """The fingerprint of the cell that writes `output`."""
-        cell = self.grid.cells[output]
-        policy = cell.spec.get("policy", {}).get("name", policy_parameters.FULL)
-        quantizer = cell.spec.get("quantizer", policy_parameters.NO_QUANTIZER)
-        return self._kind_code(cell.kind, cell.spec["task"] if cell.kind == PROMPTS else "", policy, quantizer)
-
-    def _kind_code_uncached(self, kind: str, task: str, policy: str, quantizer: str) -> str:
-        spec = {"kind": kind, "task": task, "policy": {"name": policy}, "quantizer": quantizer}
-        return combine(dependencies.cell_code(spec, track_versions=self.track_versions))
+        return combine(self.explanation(self.grid.cells[output]))
 
     def _upstream(self, output: str) -> str:
         return combine({name: self._origin(path) for name, path in self.grid.cells[output].inputs.items()})

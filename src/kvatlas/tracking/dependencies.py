@@ -10,6 +10,7 @@ import ast
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from kvatlas.grid import policy_parameters
 from kvatlas.grid.cells import EMBED, PROMPTS
 from kvatlas.grid.studies import all_studies
 from kvatlas.lm.catalog import model_titles
-from kvatlas.paths import CLAIMS_FILE, MODELS_FILE, PACKAGE_FOLDER, PUBLISHED_FOLDER, SOURCE_ROOT, module_file
+from kvatlas.paths import (
+    CLAIMS_FILE,
+    MODELS_FILE,
+    PACKAGE_FOLDER,
+    PUBLISHED_FOLDER,
+    figure_names,
+    module_file,
+    source_name,
+)
 from kvatlas.tracking.fingerprint import MODEL_PACKAGES, TABLE_PACKAGES, Explanation, explain
 
 # Keys of a catalog entry that describe a model without changing a byte of it.
@@ -90,25 +99,31 @@ def step_code(step: str, subject: str = "", config: Mapping[str, Any] | None = N
 
 
 def shown_names(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the labels of a run's policies and the titles of its models, which pages and figures show."""
+    """Return what pages and figures show of a run's policies, quantizers and models beside their names."""
     registered, catalog = methods.policies(), model_titles(Path(MODELS_FILE).resolve())
-    policies = {policy_parameters.policy_of(config, method)["name"] for method in _methods(config.get("studies", {}))}
+    studies = config.get("studies", {})
+    policies = {policy_parameters.policy_of(config, method)["name"] for method in _named(studies, "methods")}
     shown = sorted(policies & set(registered))
     labels = {f"label {name}": f"{registered[name].label} ({registered[name].order})" for name in shown}
+    labels |= {
+        f"format {name}": f"{quantizer.bits} bits, {quantizer.granularity}"
+        for name, quantizer in methods.quantizers().items()
+        if name in _named(studies, "quantizers")
+    }
     return labels | {f"title {name}": catalog.get(name, name) for name in config.get("models", ())}
 
 
-def _methods(config: Any) -> set[str]:
-    """The names in all lists `methods` of a part of a configuration."""
+def _named(config: Any, kind: str) -> set[str]:
+    """The names in all lists `methods` or `quantizers` of a part of a configuration."""
     if isinstance(config, list):
-        return {name for item in config for name in _methods(item)}
+        return {name for item in config for name in _named(item, kind)}
     if not isinstance(config, Mapping):
         return set()
-    return {name for key, value in config.items() for name in (value if key == "methods" else _methods(value))}
+    return {name for key, value in config.items() for name in (value if key == kind else _named(value, kind))}
 
 
-def cell_code(spec: Mapping[str, Any], *, track_versions: bool = True) -> Explanation:
-    """Explain the code of a cell: its experiment, and of tasks and methods only those that its spec names."""
+def cell_step(spec: Mapping[str, Any]) -> Step:
+    """Return what a cell is made of: its experiment, and of tasks and methods only those that its spec names."""
     kind = spec["kind"]
     modules = [f"kvatlas.experiments.{kind}"]
     packages: tuple[str, ...] = MODEL_PACKAGES
@@ -122,7 +137,18 @@ def cell_code(spec: Mapping[str, Any], *, track_versions: bool = True) -> Explan
     quantizer = spec.get("quantizer", policy_parameters.NO_QUANTIZER)
     methods_named = (policy_parameters.module_of("policy", policy), policy_parameters.module_of("quantizer", quantizer))
     modules += [module for module in methods_named if module is not None]
-    return explain(modules, packages=packages if track_versions else ())
+    return Step(tuple(modules), packages=packages)
+
+
+def cell_code(spec: Mapping[str, Any], *, track_versions: bool = True) -> Explanation:
+    """Explain the code of a cell; the versions of packages count where they are tracked."""
+    return explain_cell(cell_step(spec), track_versions)
+
+
+@cache
+def explain_cell(step: Step, track_versions: bool) -> Explanation:
+    """Explain the code of all cells that are made of the same; not to be changed by the caller."""
+    return explain(step.modules, packages=step.packages if track_versions else ())
 
 
 def fetch_code(kind: str, entry: Mapping[str, Any]) -> Explanation:
@@ -133,12 +159,6 @@ def fetch_code(kind: str, entry: Mapping[str, Any]) -> Explanation:
     modules = ["kvatlas.lm.texts"] if kind == "text" else ["kvatlas.lm.gguf"] if entry.get("format") == "gguf" else []
     decisive = {key: value for key, value in entry.items() if key not in _DESCRIPTIVE}
     return explain(modules, notes={"entry": json.dumps(decisive, sort_keys=True)}, follow=False)
-
-
-def figure_names() -> list[str]:
-    """Return the figures there are, by their files, without importing a plotting library."""
-    names = [path.stem for path in (PACKAGE_FOLDER / "reporting/figures").glob("f[0-9]*_*.py")]
-    return sorted(names, key=lambda name: (int(name[1:].partition("_")[0]), name))
 
 
 def figure_title(name: str) -> tuple[str, str]:
@@ -165,10 +185,10 @@ def _figure_modules() -> tuple[str, ...]:
 
 
 def _package_files(folder: str, pattern: str) -> tuple[str, ...]:
-    """The package's own data files, relative to the folder that holds its sources."""
+    """The package's own data files, by the repository's names."""
     paths = (path for path in (PACKAGE_FOLDER / folder).rglob(pattern) if path.is_file())
-    return tuple(sorted(path.relative_to(SOURCE_ROOT.parent).as_posix() for path in paths))
+    return tuple(sorted(source_name(path) for path in paths))
 
 
 def _files(folder: str, suffix: str) -> list[str]:
-    return sorted(f"{folder}/{path.name}" for path in Path(SOURCE_ROOT.parent, folder).glob(f"*{suffix}"))
+    return sorted(f"{folder}/{path.name}" for path in Path(folder).glob(f"*{suffix}"))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kvatlas.errors import KvatlasError
-from kvatlas.paths import SOURCE_ROOT, module_file
+from kvatlas.paths import SOURCE_ROOT, module_file, named_file, source_name
 
 PACKAGE = "kvatlas"
 IGNORED_NAMES = frozenset({"__version__"})
@@ -32,7 +32,7 @@ Explanation = dict[str, str]
 
 def explain(
     modules: Iterable[str],
-    data: Iterable[Path | str] = (),
+    data: Iterable[str] = (),
     packages: Iterable[str] = (),
     *,
     notes: Mapping[str, str] | None = None,
@@ -41,8 +41,8 @@ def explain(
 ) -> Explanation:
     """Return what a fingerprint is made of: file, `package NAME` or note -> hash or version.
 
-    `modules` are the dotted names to start from (without `follow`, their imports do not count), `data` files relative
-    to the repository, `packages` distributions whose version counts, `notes` any other text. Raises KvatlasError for a
+    `modules` are the dotted names to start from (without `follow`, their imports do not count), `data` files by
+    the repository's names, `packages` distributions whose version counts, `notes` any other text. Raises KvatlasError for a
     module or file that does not exist.
     """
     parts: Explanation = {}
@@ -50,12 +50,12 @@ def explain(
     for module in closure(names, root) if follow else names:
         path = module_file(module, root)
         if path is not None:
-            parts[path.relative_to(root.parent).as_posix()] = _code_hash(path)
+            parts[source_name(path, root)] = _code_hash(path)
     for name in data:
-        path = root.parent / name
+        path = named_file(name, root)
         if not path.is_file():
-            raise KvatlasError(f"{name}: no such file; restore it from the repository")
-        parts[Path(name).as_posix()] = _digest(path.read_bytes())
+            raise KvatlasError(f"{name}: no such file; run kvatlas in the repository, or restore it from there")
+        parts[name] = _digest(path.read_bytes())
     parts |= {f"package {name}": version(name) for name in packages}
     return parts | dict(notes or {})
 

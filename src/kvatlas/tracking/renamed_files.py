@@ -1,6 +1,6 @@
 """A run that was stored under names which were given up is brought to the names of now.
 
-Words alone change: a file's name, a key, a question mode. Used when edits are accepted (`kvatlas check --accept`).
+Words alone change: a file's name, a key, a question mode, a method's name. Used when edits are accepted (`kvatlas check --accept`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from typing import Any
 
 from kvatlas.files import read_json, read_jsonl, write_json, write_jsonl
 from kvatlas.paths import Paths
-from kvatlas.schemas.renamed import RENAMED_KEYS, RENAMED_MODES
+from kvatlas.schemas.renamed import RENAMED_KEYS, RENAMED_METHODS, RENAMED_MODES
 from kvatlas.tracking import checksums
 
 RENAMED_FOLDERS = {"checked": "verified"}
 """Folders of a run's results: old name -> the name now."""
-_MODE_KEYS = ("mode", "group")
+# What these keys hold is, or begins with, a mode or a method: `floor-512-0`, `emeans_pre_rope_mass-4x`.
+_NAMED_KEYS = ("mode", "group", "method", "arm")
+_NEW_NAMES = RENAMED_MODES | RENAMED_METHODS
 # What holds specs, trials or groups, and is kept: tables and reports are made again anyway.
 _REWRITTEN = ("prompts", "prefill", "cells", "embeddings")
 
@@ -36,22 +38,22 @@ def bring_over(paths: Paths) -> list[str]:
 
 
 def renamed(value: Any, key: str = "") -> Any:
-    """Return a JSON value with keys and question modes under their names of now; `key` is what it stands under."""
+    """Return a JSON value with keys, modes and methods under their names of now; `key` is what it stands under."""
     if isinstance(value, dict):
         return {RENAMED_KEYS.get(name, name): renamed(item, name) for name, item in value.items()}
     if isinstance(value, list):
         return [renamed(item, key) for item in value]
-    return _renamed_group(value) if key in _MODE_KEYS and isinstance(value, str) else value
+    return _renamed_start(value) if key in _NAMED_KEYS and isinstance(value, str) else value
 
 
 def _renamed_name(name: str) -> str:
-    return RENAMED_FOLDERS.get(name, _renamed_group(name))
+    return RENAMED_FOLDERS.get(name, _renamed_start(name))
 
 
-def _renamed_group(group: str) -> str:
-    """A mode, or a group or file that begins with one: `floor-512-0.jsonl`."""
-    mode, dash, rest = group.partition("-")
-    return f"{RENAMED_MODES.get(mode, mode)}{dash}{rest}"
+def _renamed_start(text: str) -> str:
+    """A group, an arm or a file's name, by its first word."""
+    first, dash, rest = text.partition("-")
+    return f"{_NEW_NAMES.get(first, first)}{dash}{rest}"
 
 
 def _rewrite(path: Path) -> bool:

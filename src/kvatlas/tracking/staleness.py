@@ -6,13 +6,14 @@ A cell's first line holds its spec and its fingerprint; whether Snakemake still 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from kvatlas.errors import KvatlasError
 from kvatlas.experiments import cell_file
 from kvatlas.files import read_json
-from kvatlas.grid.cells import Cell
+from kvatlas.grid.cells import RECALL, Cell
 from kvatlas.paths import code_record
 from kvatlas.tracking import checksums, dependencies
 from kvatlas.tracking.current import Current
@@ -95,37 +96,53 @@ def explain_rerun(current: Current, path: str) -> list[str]:
         return reasons(current, cell)
     if cell is not None:
         return code_changes(current, cell) + _upstream_changes(current, cell)
-    now, study = _step(current, PurePosixPath(path).as_posix())
+    made_from = _made_from(current, PurePosixPath(path).as_posix())
     reasons_found = [] if Path(path).is_file() else ["it does not exist"]
-    reasons_found += changes_since(path, now)
-    for between, code in _tables(current, study):
-        if between != path:
-            reasons_found += [f"{between}: {line}" for line in changes_since(between, code)]
-    cells = current.grid.trial_cells(study)
+    reasons_found += changes_since(path, made_from.code)
+    for table, code in made_from.tables.items():
+        reasons_found += [f"{table}: {line}" for line in changes_since(table, code)]
+    cells = made_from.cells
     stale = [cell for cell in cells if reasons(current, cell)]
     reasons_found += [f"cell {cell.output}: {reasons(current, cell)[0]}" for cell in stale[:_SHOWN]]
     return reasons_found + ([f"and {len(stale) - _SHOWN} more cells"] if len(stale) > _SHOWN else [])
 
 
-def _tables(current: Current, study: str | None) -> list[tuple[str, Explanation]]:
-    """The tables between the cells and a file about all studies, each with its current code."""
-    if study is not None:
-        return []
-    paths = current.grid.paths
-    tables = [(paths.table(name), dependencies.step_code("aggregate", name)) for name in current.grid.config["studies"]]
-    return [*tables, (f"{paths.report}/results.json", dependencies.step_code("results"))]
+@dataclass(frozen=True)
+class _MadeFrom:
+    """What a file that is no cell is made from: its own code, cells, and the tables in between with their code."""
+
+    code: Explanation
+    cells: Sequence[Cell]
+    tables: Mapping[str, Explanation] = field(default_factory=dict)
 
 
-def _step(current: Current, path: str) -> tuple[Explanation, str | None]:
-    """The current code of a file that is made from cells, and the study that it is about (None: all of them)."""
-    paths = current.grid.paths
-    for study in current.grid.config["studies"]:
+def _made_from(current: Current, path: str) -> _MadeFrom:
+    grid, paths = current.grid, current.grid.paths
+    tables = {paths.table(study): dependencies.step_code("aggregate", study) for study in grid.config["studies"]}
+    for study in grid.config["studies"]:
         if path == paths.table(study):
-            return dependencies.step_code("aggregate", study), study
+            return _MadeFrom(tables[path], grid.trial_cells(study))
+    for key in grid.groups():
+        if path == paths.verified(*key):
+            return _MadeFrom({}, grid.group(*key))
+    for model in grid.embedded_models():
+        if path == paths.embeddings(model):
+            embedded = [cell for cell in grid.of_kind(RECALL) if cell.model == model]
+            return _MadeFrom(current.embed_explanation(), embedded)
+    step, subject = _step(current, path)
+    if step != "results":
+        tables[f"{paths.report}/results.json"] = dependencies.step_code("results")
+    return _MadeFrom(dependencies.step_code(step, subject, grid.config), grid.trial_cells(), tables)
+
+
+def _step(current: Current, path: str) -> tuple[str, str]:
+    """The step that makes a file of the whole run, and the figure that it draws."""
+    paths = current.grid.paths
     name = PurePosixPath(path).stem
     if path in (paths.figure(name), *(f"{paths.report}/figures/{name}{suffix}" for suffix in (".png", ".svg"))):
-        return dependencies.step_code("figure", name, current.grid.config), None
+        return "figure", name
+    if path == paths.highlights():
+        return "highlights", ""
     if path.startswith(f"{paths.report}/"):
-        step = {".md": "pages", ".html": "explorer"}.get(PurePosixPath(path).suffix, "results")
-        return dependencies.step_code(step, config=current.grid.config), None
+        return {".md": "pages", ".html": "explorer"}.get(PurePosixPath(path).suffix, "results"), ""
     raise KvatlasError(f"{path}: run '{paths.run}' makes no such file; is the right --configfile given?")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kvatlas.cli import main, run
-from kvatlas.reporting import figures
+from kvatlas.paths import figure_names
 from tests.support.places import ROOT
 from tests.support.tiny_models import SENTENCES, make_model_dir
 
@@ -110,7 +110,7 @@ def test_methods_are_read_with_their_parameters(text: str, expected: tuple[str, 
 
 
 def test_every_figure_that_plot_offers_exists() -> None:
-    assert {name for names in run.FIGURES.values() for name in names} <= set(figures.names())
+    assert {name for names in run.FIGURES.values() for name in names} <= set(figure_names())
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ STUDY = Study(
     task="badge",
     keys=recall_keys({"haystack": {"enum": ["noise"], "description": "what surrounds it"}}),
     required=("contexts", "seeds", "depths", "new_tokens", "n_sinks", "n_recent", "modes"),
-    unfold=lambda context: recall_cells(context, "badge"),
+    unfold=recall_cells,
 )
 ''',
         "src/kvatlas/reporting/sections/badge.py": '''"""The report's section on badges."""

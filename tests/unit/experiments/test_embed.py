@@ -38,7 +38,9 @@ def cell(root: Path, arm: str, outputs: Sequence[str]) -> str:
 
 def test_cosines_are_to_the_full_cache_and_equal_texts_are_embedded_once(tmp_path: Path, encoded: Any) -> None:
     cells = [cell(tmp_path, "random-4x", ["It is B.", "It is A."]), cell(tmp_path, "full", ["It is A.", "It is A."])]
-    embed.write({"kind": "embed", "cells": cells}, {"embedder": tmp_path}, tmp_path / "out.jsonl")
+    embed.write(
+        {"kind": "embed"}, {"embedder": tmp_path} | {path: Path(path) for path in cells}, tmp_path / "out.jsonl"
+    )
     assert encoded == [["It is A.", "It is B."]]
     rows = {(row["arm"], row["id"]): row for row in read_jsonl(tmp_path / "out.jsonl")}
     cosines = {key: row["embed_cosine"] for key, row in rows.items()}
@@ -49,4 +51,6 @@ def test_cosines_are_to_the_full_cache_and_equal_texts_are_embedded_once(tmp_pat
 def test_an_output_without_a_full_cache_to_compare_with_is_reported(tmp_path: Path, encoded: Any) -> None:
     cells = [cell(tmp_path, "random-4x", ["It is B."])]
     with pytest.raises(KvatlasError, match="no full-cache output of prompt p0"):
-        embed.write({"kind": "embed", "cells": cells}, {"embedder": tmp_path}, tmp_path / "out.jsonl")
+        embed.write(
+            {"kind": "embed"}, {"embedder": tmp_path} | {path: Path(path) for path in cells}, tmp_path / "out.jsonl"
+        )

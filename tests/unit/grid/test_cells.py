@@ -252,7 +252,7 @@ def test_every_spec_is_one_line_of_json_and_no_two_cells_share_an_output() -> No
     cells = [
         cell
         for study in loaded["studies"]
-        for cell in all_studies()[study].unfold(StudyContext(loaded, study, loaded["models"][0]))
+        for cell in all_studies()[study].unfold(StudyContext(loaded, all_studies()[study], loaded["models"][0]))
     ]
     assert len({cell.output for cell in cells}) == len(cells)
     assert all(json.loads(json.dumps(cell.spec, sort_keys=True)) == cell.spec for cell in cells)

@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 
 from kvatlas.files import read_json
+from kvatlas.paths import figure_names
 from kvatlas.reporting import figures, render
 from kvatlas.reporting.explorer import document
 from tests.support.places import REPORTS
@@ -39,7 +40,7 @@ def test_pages_are_rebuilt_byte_for_byte_from_their_data(report, tmp_path):
 
 def test_every_figure_that_has_data_is_there(report):
     results = read_json(report / "results.json")
-    for name in figures.names():
+    for name in figure_names():
         there = [(report / "figures" / f"{name}.{suffix}").is_file() for suffix in ("png", "svg")]
         assert all(there) if figures.load(name).available(results) else not any(there)
 

@@ -10,7 +10,7 @@ from kvatlas.compression import policies
 from kvatlas.errors import KvatlasError
 from kvatlas.grid import policy_parameters
 from kvatlas.grid.studies import all_studies
-from kvatlas.paths import PACKAGE_FOLDER, module_file
+from kvatlas.paths import PACKAGE_FOLDER, figure_names, module_file
 from kvatlas.tracking import dependencies, fingerprint
 from kvatlas.tracking.fingerprint import combine, differences, explain
 
@@ -107,15 +107,24 @@ def test_a_module_that_does_not_exist_is_named(tree: Path) -> None:
         parts(tree, "kvatlas.nothing")
 
 
-def test_data_files_count_by_their_bytes(tree: Path) -> None:
-    page = tree.parent / "page.md"
-    page.write_text("one")
-    before = explain((), ["page.md"], root=tree)
-    page.write_text("two")
-    assert differences(before, explain((), ["page.md"], root=tree)) == ["page.md changed"]
-    page.unlink()
-    with pytest.raises(KvatlasError, match=r"page\.md: no such file"):
-        explain((), ["page.md"], root=tree)
+@pytest.mark.parametrize("name", ["config/claims.yaml", "src/kvatlas/page.md"])
+def test_data_files_count_by_their_bytes(tree: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree.parent)
+    file = tree.parent / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("one")
+    before = explain((), [name], root=tree)
+    file.write_text("two")
+    assert differences(before, explain((), [name], root=tree)) == [f"{name} changed"]
+    file.unlink()
+    with pytest.raises(KvatlasError, match=f"{name}: no such file"):
+        explain((), [name], root=tree)
+
+
+def test_a_package_that_is_installed_elsewhere_has_the_repository_s_names(tree: Path) -> None:
+    before = parts(tree)
+    installed = tree.rename(tree.parent / "site-packages")
+    assert parts(installed) == before
 
 
 def test_differences_tell_new_and_dropped_parts_and_versions() -> None:
@@ -210,7 +219,7 @@ def test_versions_count_unless_they_are_not_tracked() -> None:
 
 
 def test_a_figure_depends_on_its_own_module_and_on_no_other_figure() -> None:
-    names = dependencies.figure_names()
+    names = figure_names()
     assert len(names) > 1
     for name in names:
         files = dependencies.step_code("figure", name)

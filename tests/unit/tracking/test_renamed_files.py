@@ -49,6 +49,18 @@ def test_what_has_no_old_name_is_left_as_it_is() -> None:
     assert bring_over(Paths("r")) == []
 
 
+def test_a_method_gets_its_name_of_now_in_paths_and_in_cells() -> None:
+    old, new = (
+        f"results/r/cells/needle/m/emeans_pre_rope_{word}-4x/aware-1-0.jsonl" for word in ("mass", "proportional")
+    )
+    write_jsonl(
+        old, [{"arm": "emeans_pre_rope_mass-4x", "method": "emeans_pre_rope_mass", "output": "emeans_pre_rope_mass"}]
+    )
+    assert new in bring_over(Paths("r"))
+    names = {"arm": "emeans_pre_rope_proportional-4x", "method": "emeans_pre_rope_proportional"}
+    assert read_jsonl(new) == [names | {"output": "emeans_pre_rope_mass"}]
+
+
 def test_only_whole_words_are_renamed() -> None:
     value = {"mode": "floors", "text": "floor", "group": "floor-1-0", "least": 1}
     assert renamed(json.loads(json.dumps(value))) == {

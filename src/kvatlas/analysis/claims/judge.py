@@ -132,11 +132,7 @@ def _judge(claim: Claim, model: str | None, section: Mapping[str, Any] | None, a
     if missing:
         return _Judged(claim, model, missing=f"not in this run: {', '.join(missing)}")
     gated = any(row is not None and not _past_gate(row, claim.metric) for _, row in evidence)
-    judged_by_hits = (
-        claim.metric in RECALL_METRICS
-        or claim.metric.startswith("accuracy_")
-        or (claim.metric == "accuracy" and claim.study == "task_suite")
-    )
+    judged_by_hits = claim.metric in RECALL_METRICS or claim.metric.partition("_")[0] == "accuracy"
     gate = "the task is not past its gate" if gated and judged_by_hits else ""
     parts = tuple(_part(claim, pair, row, alpha) for pair, row in evidence if row is not None)
     return _Judged(claim, model, parts, gate=gate)

@@ -39,6 +39,12 @@ def of_interaction(row: Row, arms: Collection[str]) -> tuple[str, str, str] | No
 
 
 def baseline_of(row: Row, arms: Mapping[str, Row]) -> Row | None:
-    """The sink + recent arm at the same budget, of the same protection where there is one."""
-    twins = [other for other in arms.values() if (other["method"], other["budget"]) == (BASELINE, row["budget"])]
-    return min(twins, key=lambda other: (other["protection"] != row["protection"], other["arm"]), default=None)
+    """The sink + recent arm of the same budget and quantizer, of the same protection where there is one.
+
+    It protects sinks and recent slots by itself, so that arms that protect nothing are held against it too.
+    """
+    arm = Arm.of(row)
+    alike = [
+        other for other in arms.values() if Arm.of(other).with_(protection=arm.protection) == arm.with_(method=BASELINE)
+    ]
+    return min(alike, key=lambda other: (other["protection"] != arm.protection, other["arm"]), default=None)

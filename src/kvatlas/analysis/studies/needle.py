@@ -27,7 +27,7 @@ from kvatlas.analysis.studies.clusters import (
     token_mean,
 )
 from kvatlas.analysis.studies.recall_contrasts import contrast_rows
-from kvatlas.analysis.studies.sizes import MIB, averages
+from kvatlas.analysis.studies.sizes import MIB, averages, deployed_bytes
 from kvatlas.analysis.studies.validity import NO_CONTEXT, gate_rows, grid_row, noise_rows
 from kvatlas.errors import KvatlasError
 from kvatlas.grid.arms import BASE
@@ -132,19 +132,9 @@ def _row(trials: Sequence[Trial], full: Sequence[Trial] | None) -> Row:
 
 
 def _sizes(trials: Sequence[Trial]) -> Row:
-    """Mean sizes per prompt in MiB.
-
-    The deployed cache is bf16: `resident_bf16_mib` restates an unquantized cache of any dtype so.
-    """
-
-    def mib(trial: Trial) -> float:
-        if trial["quantizer"] != NO_QUANTIZER:
-            return float(trial["resident_bytes"])
-        beside_payload = trial["resident_bytes"] - trial["payload_bytes"]
-        return float(trial["full_bf16_bytes"] * trial["slots"] / trial["full_slots"] + beside_payload)
-
+    """Mean sizes per prompt in MiB; `resident_bf16_mib` is of the cache as it is deployed."""
     average = averages(trials)
-    resident_bf16 = sum(mib(trial) for trial in trials) / len(trials)
+    resident_bf16 = sum(deployed_bytes(trial, trial["full_slots"]) for trial in trials) / len(trials)
     return {
         "kv_mib": average("resident_bytes") / MIB,
         "resident_bf16_mib": resident_bf16 / MIB,

@@ -15,7 +15,7 @@ from kvatlas.analysis.statistics import multiplicity, paired_tests
 from kvatlas.analysis.statistics.intervals import DESCRIPTIVE_BELOW
 from kvatlas.analysis.statistics.multiplicity import PRIMARY
 from kvatlas.analysis.studies import arm_twins, streams
-from kvatlas.analysis.studies.sizes import MIB
+from kvatlas.analysis.studies.sizes import MIB, deployed_bytes
 from kvatlas.analysis.studies.streams import Row, Trial
 from kvatlas.errors import KvatlasError
 from kvatlas.grid.policy_parameters import FULL
@@ -140,14 +140,12 @@ def _against(name: str, trial: Trial, other: Trial | None, n: int) -> Row:
 
 
 def _sizes(trial: Trial) -> Row:
-    """Sizes in MiB; `resident_bf16_mib` restates a cache held in another dtype as it is deployed, in bf16."""
-    payload_bf16 = trial["full_bf16_bytes"] * trial["slots"] / trial["tokens"]
-    beside = trial["resident_bytes"] - trial["payload_bytes"]
+    """Sizes in MiB; `resident_bf16_mib` is of the cache as it is deployed."""
     return {
         "kv_mib": trial["resident_bytes"] / MIB,
         "payload_mib": trial["payload_bytes"] / MIB,
         "peak_mib": trial["peak_bytes"] / MIB,
-        "resident_bf16_mib": (payload_bf16 + beside) / MIB,
+        "resident_bf16_mib": deployed_bytes(trial, trial["tokens"]) / MIB,
         "full_bf16_mib": trial["full_bf16_bytes"] / MIB,
         "actual_ratio": trial["tokens"] / trial["slots"],
         "saved_share": 1 - trial["slots"] / trial["tokens"],

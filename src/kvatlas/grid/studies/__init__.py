@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 from kvatlas.errors import KvatlasError
 from kvatlas.grid.study import Study
@@ -26,11 +28,15 @@ def all_studies() -> Mapping[str, Study]:
 
 def known_tasks(study: str) -> list[str]:
     """Return the tasks that a study may name: those that write prompts, but for those of other kinds of studies."""
-    files = sorted((PACKAGE_FOLDER / "tasks").glob("*.py"))
-    tasks = [path.stem for path in files if "def make_prompts(" in path.read_text(encoding="utf-8")]
+    tasks = [path.stem for path in sorted((PACKAGE_FOLDER / "tasks").glob("*.py")) if _writes_prompts(path)]
     kind = all_studies()[study].kind
     taken = {record.task for record in all_studies().values() if record.kind != kind}
     return [task for task in tasks if task not in taken]
+
+
+def _writes_prompts(path: Path) -> bool:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return any(isinstance(node, ast.FunctionDef) and node.name == "make_prompts" for node in tree.body)
 
 
 def trial_kinds() -> list[str]:

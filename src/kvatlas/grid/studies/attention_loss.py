@@ -19,9 +19,7 @@ def cells(context: StudyContext) -> Iterator[Cell]:
     for method in study_config["methods"]:
         policy = policy_parameters.policy_of(context.config, method)
         spec = {"arm": method, "method": method, "policy": policy} | sizes
-        yield context.trial_cell(
-            "attention_loss", f"loss-{study_config['context']}-0", spec, context.text_input(), work
-        )
+        yield context.trial_cell(f"loss-{study_config['context']}-0", spec, context.text_input(), work)
 
 
 STUDY = Study(

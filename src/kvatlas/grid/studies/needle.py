@@ -20,5 +20,5 @@ STUDY = Study(
         }
     ),
     required=("contexts", "seeds", "depths", "new_tokens", "n_sinks", "n_recent", "modes"),
-    unfold=lambda context: recall_cells(context, "needle"),
+    unfold=recall_cells,
 )

@@ -28,7 +28,7 @@ def cells(context: StudyContext) -> Iterator[Cell]:
         for arm in arms_of(entries):
             spec = arm.spec(context.config, study_config) | stream
             spec["policy"] = _voting_block(spec["policy"], size)
-            yield context.trial_cell("online_lm", group, spec, context.text_input(), work)
+            yield context.trial_cell(group, spec, context.text_input(), work)
 
 
 def _streams(study_config: Config, usual: int) -> dict[tuple[str, int], list[Config]]:

@@ -22,5 +22,5 @@ STUDY = Study(
         }
     ),
     required=("contexts", "seeds", "depths", "haystacks", "new_tokens", "n_sinks", "n_recent", "modes"),
-    unfold=lambda context: recall_cells(context, "passkey"),
+    unfold=recall_cells,
 )

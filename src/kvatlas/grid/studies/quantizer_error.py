@@ -20,9 +20,7 @@ def cells(context: StudyContext) -> Iterator[Cell]:
     for quantizer in study_config["quantizers"]:
         arm = Arm(policy_parameters.FULL, quantizer=quantizer)
         spec = {"arm": arm.id, "quantizer": quantizer} | sizes
-        yield context.trial_cell(
-            "quantizer_error", f"error-{study_config['context']}-0", spec, context.text_input(), work
-        )
+        yield context.trial_cell(f"error-{study_config['context']}-0", spec, context.text_input(), work)
 
 
 STUDY = Study(

@@ -42,7 +42,7 @@ def cells(context: StudyContext) -> Iterator[Cell]:
             group = f"{mode}-{study_config['context']}-{shard}"
             shared = {"mode": mode, "context": study_config["context"]}
             prompts = context.paths.prompts(context.study, context.model, group)
-            spec = context.base_spec(PROMPTS) | {"task": STUDY.task} | shared | {"instances": instances}
+            spec = context.base_spec(PROMPTS) | {"task": context.record.task} | shared | {"instances": instances}
             yield Cell(
                 PROMPTS, context.study, context.model, "", group, spec, prompts, context.model_input(), _prompts(spec)
             )
@@ -52,7 +52,7 @@ def cells(context: StudyContext) -> Iterator[Cell]:
                 spec = arm.spec(context.config, study_config) | shared | {"shard": shard} | _run_spec(context) | scored
                 text = context.text_input() if scored else {}
                 work = _work(spec, len(instances))
-                yield context.trial_cell("task_suite", group, spec, {"prompts": prompts, **text}, work)
+                yield context.trial_cell(group, spec, {"prompts": prompts, **text}, work)
 
 
 def _run_spec(context: StudyContext) -> Spec:

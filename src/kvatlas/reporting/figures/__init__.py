@@ -9,8 +9,6 @@ and trials only; they import neither torch nor transformers.
 from __future__ import annotations
 
 import importlib
-import pkgutil
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -18,9 +16,8 @@ from typing import Any, Protocol, cast
 from matplotlib.figure import Figure
 
 from kvatlas.errors import KvatlasError
+from kvatlas.paths import figure_names
 from kvatlas.reporting.style import save
-
-_NAME = re.compile(r"^f(\d+)_[a-z0-9_]+$")
 
 
 class FigureModule(Protocol):
@@ -39,16 +36,10 @@ class FigureModule(Protocol):
         """Describe the picture in words for readers who cannot see it."""
 
 
-def names() -> list[str]:
-    """List the figures by their number."""
-    modules = [module.name for module in pkgutil.iter_modules(__path__) if _NAME.match(module.name)]
-    return sorted(modules, key=lambda name: (int(name[1:].split("_")[0]), name))
-
-
 def load(name: str) -> FigureModule:
     """Import the module of one figure. Raises KvatlasError for a name that is not a figure."""
-    if name not in names():
-        raise KvatlasError(f"figure '{name}' does not exist; the figures are {', '.join(names())}")
+    if name not in figure_names():
+        raise KvatlasError(f"figure '{name}' does not exist; the figures are {', '.join(figure_names())}")
     return cast(FigureModule, importlib.import_module(f"{__name__}.{name}"))
 
 

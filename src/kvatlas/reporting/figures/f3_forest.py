@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from kvatlas.analysis.studies import arm_twins
 from kvatlas.reporting import labels
 from kvatlas.reporting.figures.layout import arm_axis, axes_grid, legend_below, note_above
 from kvatlas.reporting.figures.panels import arm_names, needle, split
@@ -78,18 +79,13 @@ def _contrasts(results: Record) -> list[Record]:
 
 
 def _side(row: Record, arms: Mapping[str, Record]) -> str:
-    """Return which panel a contrast belongs to: versus the full cache, versus SnapKV at the arm's own
-    budget, or none.
-    """
+    """Return which panel a contrast belongs to: versus the full cache, versus SnapKV in its place, or none."""
     versus = str(row["versus"])
     if row["arm"] == versus:
         return "other"
     if versus == "full":
         return "full"
-    other = arms.get(versus)
-    if versus == "snapkv" or (other and other["method"] == "snapkv" and other["budget"] == arms[row["arm"]]["budget"]):
-        return "snapkv"
-    return "other"
+    return "snapkv" if versus == arm_twins.of_method(arms[row["arm"]], "snapkv") else "other"
 
 
 def _limits(rows: Sequence[Record]) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvatlas.compression import methods
 from kvatlas.reporting import evidence, labels, tables
 from kvatlas.reporting.study_rows import Record, models_of, rows_of
 from kvatlas.reporting.tables import Row, Table, build
@@ -54,7 +55,8 @@ def error_table(results: Record, model: str) -> Table:
     )
     lines = []
     for row in rows_of(results, "quantizer_error", "granularities", model=model):
-        floats = not str(row["quantizer"]).startswith(("int", "kivi"))
+        registered = methods.quantizers().get(str(row["quantizer"]))
+        floats = registered is None or not registered.granularity
         cells = (
             str(row["quantizer"]),
             labels.DASH if floats else GRANULARITY.get(str(row["granularity"]), str(row["granularity"])),

@@ -14,6 +14,7 @@ from matplotlib.transforms import Bbox
 
 from kvatlas.compression import methods
 from kvatlas.errors import KvatlasError
+from kvatlas.paths import figure_names
 from kvatlas.reporting import figures
 from tests.support import all_studies, synthetic
 
@@ -26,7 +27,7 @@ MANY = tuple(
     )
 )
 
-every_figure = pytest.mark.parametrize("name", figures.names())
+every_figure = pytest.mark.parametrize("name", figure_names())
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def inside(box: Bbox, page: Bbox) -> bool:
 
 
 def test_figures_are_listed_by_their_numbers_and_an_unknown_one_is_named() -> None:
-    numbers = [int(name[1:].partition("_")[0]) for name in figures.names()]
+    numbers = [int(name[1:].partition("_")[0]) for name in figure_names()]
     assert numbers == sorted(numbers)
     assert len(numbers) >= 12
     with pytest.raises(KvatlasError, match="figure 'f99_radar' does not exist; the figures are f1_pareto, f1_studies"):
