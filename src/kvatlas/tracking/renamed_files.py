@@ -1,6 +1,6 @@
 """A run that was stored under names which were given up is brought to the names of now.
 
-Words alone change: a file's name, a key, a question mode, a method's name. Used when edits are accepted (`kvatlas check --accept`).
+Words alone change: a file's name, a key, a question mode, a method's name. Used by `kvatlas check --accept`.
 """
 
 from __future__ import annotations
