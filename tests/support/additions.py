@@ -70,9 +70,9 @@ def make_copy(root: Path) -> None:
     """Copy the sources to `root`, with everything added and `toy.yaml` to run."""
     for folder in ("src/kvatlas", "config", "docs"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for folder in (path for path in ADDITIONS.iterdir() if path.is_dir()):
-        for name in added_files(folder.name):
-            _add(root / name, (folder / name).read_text(encoding="utf-8"))
+    for addition in (path for path in ADDITIONS.iterdir() if path.is_dir()):
+        for name in added_files(addition.name):
+            _add(root / name, (addition / name).read_text(encoding="utf-8"))
     (root / "toy.yaml").write_text(CONFIG)
 
 
