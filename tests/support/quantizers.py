@@ -15,7 +15,7 @@ KIVI = tuple(name for name, registration in QUANTIZERS.items() if registration.g
 
 
 def bits_per_value(name: str, head_dim: int) -> float:
-    """Bits of one stored value, scales and zeros included; a quantizer whose scales are shared otherwise needs a line here."""
+    """Bits of one stored value, scales and zeros included; scales that are shared otherwise need a line here."""
     registration = QUANTIZERS[name]
     sharing = {"": math.inf, "keys per token": head_dim, "keys per channel": GROUP}[registration.granularity]
     return registration.bits + SCALE_AND_ZERO / sharing
