@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 from kvatlas.compression.methods import quantizers
 
 QUANTIZERS = quantizers()
-# Bits of one value at a head dimension of 64 and of 128, scales and zeros included, without KIVI's residual.
-BITS: dict[str, tuple[float, float]] = {
-    "fp32": (32, 32),
-    "fp16": (16, 16),
-    "bf16": (16, 16),
-    "fp8": (8, 8),
-    "int8": (8.5, 8.25),
-    "int4": (4.5, 4.25),
-    "int2": (2.5, 2.25),
-    "kivi4": (5, 5),
-    "kivi2": (3, 3),
-}
-KIVI = ("kivi4", "kivi2")
+SCALE_AND_ZERO = 32
+"""Bits of an fp16 scale and an fp16 zero."""
+GROUP = 32
+"""Tokens, or channels, that share a scale and zero where keys are scaled per channel."""
+KIVI = tuple(name for name, registration in QUANTIZERS.items() if registration.granularity == "keys per channel")
+
+
+def bits_per_value(name: str, head_dim: int) -> float:
+    """Bits of one stored value, scales and zeros included; scales that are shared otherwise need a line here."""
+    registration = QUANTIZERS[name]
+    sharing = {"": math.inf, "keys per token": head_dim, "keys per channel": GROUP}[registration.granularity]
+    return registration.bits + SCALE_AND_ZERO / sharing

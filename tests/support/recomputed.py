@@ -225,9 +225,11 @@ def weigh_value(value: float, target: float, tolerance: float) -> Side:
 
 def claim_p(sides: Sequence[Side]) -> Bounds | None:
     """p for and against a claim: all parts must hold, one that fails is enough."""
-    if any(side.p_for is None for side in sides):
+    favour = [side.p_for for side in sides if side.p_for is not None]
+    against = [side.p_against for side in sides if side.p_against is not None]
+    if len(favour) < len(sides):
         return None
-    return max(side.p_for for side in sides), min(1.0, len(sides) * min(side.p_against for side in sides))
+    return max(favour), min(1.0, len(sides) * min(against))
 
 
 def adjust(p_values: Sequence[float], primary: bool) -> list[float]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ class Prompts(Section):
         """The metric per cluster; None where a cluster has none."""
         groups = grouped(self.of_family(self.arms[arm], metric), self.cluster)
         values = {cluster: value_of(groups[cluster], metric) for cluster in sorted(groups)}
-        return None if None in values.values() else values
+        known = {cluster: value for cluster, value in values.items() if value is not None}
+        return known if len(known) == len(values) else None
 
     def contrast(self, arm: str, versus: str, metric: str) -> Evidence | None:
         if metric in PROTOCOLS:
@@ -198,7 +200,7 @@ class Errors(Section):
         return error(chunks, metric), t_interval([error([chunk], metric) for chunk in chunks]), len(chunks)
 
 
-SECTIONS: dict[str, type[Section]] = {
+SECTIONS: dict[str, Callable[..., Section]] = {
     "needle": Prompts,
     "passkey": Prompts,
     "task_suite": Prompts,

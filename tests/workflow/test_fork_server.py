@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kvatlas.cli.main import MAIN
 from kvatlas.pipeline import fork_server
 from tests.support import killing
 from tests.support.checkout import Checkout, forget, make_checkout
@@ -54,19 +55,21 @@ def test_an_error_looks_the_same(server: str, tmp_path: Path) -> None:
 
 
 def test_a_cell_imports_for_itself_without_its_server(tmp_path: Path) -> None:
-    gone = f"{sys.prefix}:{tmp_path / 'gone'}"
-    assert _cell(tmp_path, gone).stderr == _cell(tmp_path, "off").stderr
+    alone = _cell(tmp_path, f"{sys.prefix}:{tmp_path / 'gone'}")
+    assert alone.returncode == 2
+    assert "nonsense" in alone.stderr
+    assert alone.stderr == _cell(tmp_path, "off").stderr
 
 
 def test_a_cell_with_packages_of_its_own_is_not_a_fork(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(fork_server.VARIABLE, server)
     monkeypatch.setattr(sys, "prefix", "/another/environment")
-    assert fork_server.run(["cell"]) is None
+    assert fork_server.run(["cell"], MAIN) is None
 
 
 def test_only_cells_are_forks(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(fork_server.VARIABLE, server)
-    assert fork_server.run(["plan"]) is None
+    assert fork_server.run(["plan"], MAIN) is None
 
 
 def test_a_killed_cell_and_a_killed_workflow_leave_nothing_running(tmp_path: Path) -> None:
@@ -103,8 +106,18 @@ def test_an_interrupt_reaches_the_cells(tmp_path: Path) -> None:
 
 
 def _cell(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from kvatlas.cli import entry; entry()", "cell", "--spec", '{"kind": "nonsense"}']
-    command += ["--threads", "1", "--input", "model=none", "--output", str(folder / "cell.jsonl")]
+    command = [sys.executable, "-c", "from kvatlas.cli.main import entry; entry()"]
+    command += [
+        "cell",
+        "--spec",
+        '{"kind": "nonsense"}',
+        "--threads",
+        "1",
+        "--input",
+        "model=none",
+        "--output",
+        str(folder / "cell.jsonl"),
+    ]
     environment = os.environ | {fork_server.VARIABLE: text}
     return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
 

@@ -96,7 +96,7 @@ def test_the_publish_target_sends_a_finished_report_and_runs_nothing_else(execut
         patch.setenv("HF_HUB_DISABLE_XET", "1")
         without = checkout.snakemake("publish", check=False)
         assert without.returncode != 0
-        assert "publish: no repository; give --repo-id NAME/ROOT, or set publish.repo_id" in without.stdout
+        assert "publish: no repository; give --repo-id NAME/REPOSITORY, or set publish.repo_id" in without.stdout
         target = ("--config", "publish={repo_id: me/smoke}")
         assert checkout.counts("publish", *target) == {"publish": 1}
         sent = checkout.snakemake("publish", *target)

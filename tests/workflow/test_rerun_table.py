@@ -246,6 +246,6 @@ def test_other_cores_and_profiles_rerun_nothing(arguments: tuple[str, ...], edit
     assert edited.pending(*arguments) == []
 
 
-def git_in(folder: Path) -> Callable[..., None]:
+def git_in(folder: Path) -> Callable[..., object]:
     name = ("-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
     return lambda *arguments: subprocess.run(["git", *name, *arguments], cwd=folder, check=True)

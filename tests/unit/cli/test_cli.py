@@ -172,7 +172,12 @@ def test_report_names_the_pages_and_opens_the_explorer(
     monkeypatch.setattr(config, "load", lambda path: configuration)
     monkeypatch.chdir(tmp_path)
     opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or len(opened) == 1)
+
+    def open_once(address: str) -> bool:
+        opened.append(address)
+        return len(opened) == 1
+
+    monkeypatch.setattr("webbrowser.open", open_once)
     assert main.main(["report"]) == 2
     assert "reports/shown/README.md: no such page; build it with snakemake" in capsys.readouterr().err
     folder = tmp_path / "reports/shown"

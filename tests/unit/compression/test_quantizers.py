@@ -20,7 +20,7 @@ from kvatlas.lm.loading import LanguageModel
 from kvatlas.lm.stores import PlainStore
 from tests.support.held import held_nbytes
 from tests.support.policies import SPECS, label
-from tests.support.quantizers import BITS, KIVI, QUANTIZERS
+from tests.support.quantizers import KIVI, QUANTIZERS, bits_per_value
 from tests.support.tiny_models import tiny_model, tiny_tokenizer
 
 PROMPT, NEW = 309, 155
@@ -36,7 +36,7 @@ def filled(name: str, tokens: int = 96, width: int = 64, storage: str = "packed"
     return store
 
 
-@pytest.mark.parametrize("name", BITS)
+@pytest.mark.parametrize("name", QUANTIZERS)
 @pytest.mark.parametrize("place", [0, 1])
 def test_bits_per_value_are_those_of_the_tensors(name, place):
     tokens, width = 320, (64, 128)[place]
@@ -45,7 +45,7 @@ def test_bits_per_value_are_those_of_the_tensors(name, place):
     held = sum(tensor.numel() * tensor.element_size() for tensor in store.tensors())
     residual = 32 if name in KIVI else 0
     assert store.unselectable_recent() == residual
-    assert 8 * held == values * ((tokens - residual) * BITS[name][place] + residual * 16)
+    assert 8 * held == values * ((tokens - residual) * bits_per_value(name, width) + residual * 16)
     assert store.nbytes == held == filled(name, tokens, width, "simulated").nbytes
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import pytest
 
 from kvatlas.grid import config, unfold
+from kvatlas.grid.cells import EMBED, PREFILL, PROMPTS
+from kvatlas.grid.studies import trial_kinds
 from kvatlas.tracking import dependencies
 from kvatlas.tracking.fingerprint import closure
 from tests.support.places import ROOT
 
 PACKAGE = "kvatlas.experiments"
-KINDS = ("attention_loss", "embed", "online_lm", "prefill", "prompts", "quantizer_error", "recall", "task_suite")
+KINDS = sorted([PROMPTS, PREFILL, EMBED, *trial_kinds()])
 
 
 def test_these_are_all_kinds() -> None:
     paper = unfold.grid(config.load(ROOT / "config/paper.yaml", root=ROOT))
-    assert {cell.kind for cell in paper.cells.values()} | {"embed"} == set(KINDS)
+    assert {cell.kind for cell in paper.cells.values()} | {EMBED} == set(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -39,7 +39,7 @@ def test_visible_gpus_are_counted(visible: str, count: int, monkeypatch: pytest.
 
 def test_without_a_driver_one_gpu_job_runs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(local_resources.shutil, "which", lambda _: None)
+    monkeypatch.setattr("shutil.which", lambda _: None)
     assert local_resources.gpus() == 1
 
 

@@ -30,7 +30,7 @@ def prompts(**changes: Any) -> list[dict[str, Any]]:
 
 
 def text_of(prompt: dict[str, Any], start: int = 0, stop: int | None = None) -> str:
-    return TOKENIZER.decode(prompt["ids"][start:stop])
+    return str(TOKENIZER.decode(prompt["ids"][start:stop]))
 
 
 @settings(max_examples=15, deadline=None)

@@ -34,7 +34,7 @@ def prompts(*instances: int, mode: str = "suite") -> list[dict[str, Any]]:
 
 
 def text_of(prompt: dict[str, Any], start: int = 0, stop: int | None = None) -> str:
-    return TOKENIZER.decode(prompt["ids"][start:stop])
+    return str(TOKENIZER.decode(prompt["ids"][start:stop]))
 
 
 def without_span(prompt: dict[str, Any]) -> str:

@@ -130,4 +130,6 @@ def test_many_documents_are_resampled_whole() -> None:
 
 
 def test_too_short_a_text_has_no_interval() -> None:
-    assert paired_tests.perplexity_ratio([np.ones(100)], [np.zeros(100)]) == (pytest.approx(math.e), None)
+    ratio, interval = paired_tests.perplexity_ratio([np.ones(100)], [np.zeros(100)])
+    assert ratio == pytest.approx(math.e)
+    assert interval is None

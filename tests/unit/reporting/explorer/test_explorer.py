@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plotly.offline import get_plotlyjs
 
 from kvatlas.analysis.studies import online_lm, task_suite
 from kvatlas.analysis.trials import write_parquet
@@ -75,7 +76,7 @@ def test_hostile_text_adds_no_tag_to_the_page() -> None:
     trials = [trial | {"output": hostile, "question": hostile, "answer": hostile} for trial in TRIALS]
     page = document.render(RESULTS, trials, {"config": {"title": hostile}})
     plain = document.render(RESULTS, TRIALS, CONFIG)
-    without = page.replace(document.get_plotlyjs(), ""), plain.replace(document.get_plotlyjs(), "")
+    without = page.replace(get_plotlyjs(), ""), plain.replace(get_plotlyjs(), "")
     tags = [re.findall(r"</?[a-z]+", text) for text in without]
     assert tags[0] == tags[1]
     assert hostile in embedded(page)["texts"]
