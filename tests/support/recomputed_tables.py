@@ -128,8 +128,8 @@ class Stream(Section):
     """Online language modelling: the stream of a model, in the block size that most arms have."""
 
     def __init__(self, tables: Tables, study: str, model: str, mode: str | None, head_dim: int | None) -> None:
-        place = (study, model, "online")
-        rows = [row for row in tables["streams"] if (row["study"], row["model"], row["protocol"]) == place]
+        stream = (study, model, "online")
+        rows = [row for row in tables["streams"] if (row["study"], row["model"], row["protocol"]) == stream]
         sizes = Counter(row.get("block") for row in rows)
         usual = max(sizes, key=lambda size: (sizes[size], size), default=None)
         rows = [row for row in rows if row.get("block") == usual]

@@ -90,11 +90,11 @@ def test_a_member_whose_bytes_are_damaged_is_told(
 def test_pip_takes_the_wheel_from_its_own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     links = tmp_path / "links"
     links.mkdir()
-    made = make_wheel(links, {"tiny_model/data.txt": b"hello"})
+    wheel = make_wheel(links, {"tiny_model/data.txt": b"hello"})
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(links))
     got = wheels.download_wheel("label", "tiny-model", "1.0", tmp_path / "got")
-    assert got.read_bytes() == made.read_bytes()
+    assert got.read_bytes() == wheel.read_bytes()
     message = failure(lambda: print(wheels.download_wheel("label", "tiny-model", "2.0", tmp_path / "other")))
     assert message.startswith("label: the package index has no wheel tiny-model==2.0")
     assert "PIP_FIND_LINKS" in message

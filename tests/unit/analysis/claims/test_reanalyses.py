@@ -59,9 +59,9 @@ def test_reanalyses_are_reported_for_each_model_that_has_both_claims():
 
 def test_the_reanalyses_of_the_repository_mend_claims_of_a_source_study_in_the_same_study():
     claims = {claim.id: claim for claim in claim_file.load(CLAIMS_FILE)}
-    found = reanalyses.load(CLAIMS_FILE)
-    assert {claims[pair.published].source for pair in found} == {"geometric", "l2kv", "kvstudy"}
-    for pair in found:
+    pairs = reanalyses.load(CLAIMS_FILE)
+    assert {claims[pair.published].source for pair in pairs} == {"geometric", "l2kv", "kvstudy"}
+    for pair in pairs:
         assert claims[pair.published].study == claims[pair.reanalysed].study
         assert claims[pair.reanalysed].source == "own"
 
@@ -71,7 +71,10 @@ def test_the_reanalyses_of_the_repository_mend_claims_of_a_source_study_in_the_s
     [
         ("{change: x, published: a}", r"reanalyses\[0\]\.reanalysed: this key is missing"),
         ("{change: x, published: a, reanalysed: b, more: c}", r"reanalyses\[0\]\.more: unknown key"),
-        ("{change: x, published: a, corrected: b}", r"reanalyses\[0\]\.corrected: .*`corrected` is called `reanalysed` now"),
+        (
+            "{change: x, published: a, corrected: b}",
+            r"reanalyses\[0\]\.corrected: .*`corrected` is called `reanalysed` now",
+        ),
         ("{change: x, published: a, reanalysed: z}", r"reanalyses\[0\]\.reanalysed: 'z' is not the id of a claim"),
     ],
 )
