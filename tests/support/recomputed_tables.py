@@ -106,8 +106,8 @@ class Prompts(Section):
         rows = self.of_family(self.arms[arm], metric)
         n_clusters = len({self.cluster(row) for row in self.arms[arm]})
         if metric == "recall":
-            found = self.values(arm, metric)
-            values, strata = list(found.values()), self.strata(list(found))
+            by_cluster = self.values(arm, metric)
+            values, strata = list(by_cluster.values()), self.strata(list(by_cluster))
             return stratified(values, strata)[0], korn_graubard(values, strata, len(rows)), n_clusters
         if metric.startswith("accuracy_"):
             hits = sum(row["hit"] for row in rows)
@@ -182,8 +182,8 @@ class Errors(Section):
                 chunk.setdefault(row["metric"], []).append(row["value"])
         if head_dim is not None:
             fits = {
-                arm: all(chunk["head_dim"] == [head_dim] for chunk in found.values())
-                for arm, found in self.arms.items()
+                arm: all(chunk["head_dim"] == [head_dim] for chunk in chunks.values())
+                for arm, chunks in self.arms.items()
             }
             self.arms = {arm: chunks for arm, chunks in self.arms.items() if fits[arm]}
 
