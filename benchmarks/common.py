@@ -55,5 +55,5 @@ def measured(command: Sequence[str], **options: Any) -> dict[str, Any]:
 
 def python(code: str, *arguments: str) -> dict[str, Any]:
     """Run Python code in a fresh process; its last line of output is JSON, which is merged into the measurement."""
-    found = measured([sys.executable, "-c", code, *arguments])
-    return found | json.loads(found.pop("text").splitlines()[-1])
+    measurement = measured([sys.executable, "-c", code, *arguments])
+    return measurement | json.loads(measurement.pop("text").splitlines()[-1])

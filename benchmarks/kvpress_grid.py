@@ -62,8 +62,8 @@ def by_kvpress(lm: LanguageModel, ids: torch.Tensor, press: Any, new_tokens: int
 def adopted(lm: LanguageModel, pressed: DynamicCache, written: int) -> CompressedCache:
     """A cache of ours that holds what kvpress has kept."""
     cache = lm.new_cache()
-    for mine, theirs in zip(cache.layers, pressed.layers, strict=True):
-        mine.store, mine.n_slots = PlainStore(theirs.keys, theirs.values), theirs.keys.shape[2]
+    for ours, theirs in zip(cache.layers, pressed.layers, strict=True):
+        ours.store, ours.n_slots = PlainStore(theirs.keys, theirs.values), theirs.keys.shape[2]
     cache.tokens_written = written
     return cache
 

@@ -131,7 +131,7 @@ def main() -> None:
     rows = []
     for name, cache in caches.items():
         ratios = [round_[name] / round_[first] for round_ in rounds]
-        found = {
+        measures = {
             "cache_mib": cache.payload_nbytes / 2**20,
             "tokens_per_s": 1 / statistics.median(round_[name] for round_ in rounds),
             "time_ratio": statistics.median(ratios),
@@ -139,7 +139,7 @@ def main() -> None:
             "highest_ratio": max(ratios),
             **memory[name],
         }
-        rows.append({"quantizer": name} | {key: round(value, 2) for key, value in found.items()})
+        rows.append({"quantizer": name} | {key: round(value, 2) for key, value in measures.items()})
     about = {"slots": options.slots, "threads": options.threads, "device": lm.device.type, "rounds": options.rounds}
     save("packed_decode", rows, **about)
 

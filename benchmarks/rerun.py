@@ -50,9 +50,9 @@ def main() -> None:
         for name, (path, text) in EDITS.items():
             if path is not None:
                 checkout.append(path.format(policy=args.policy), text)
-            found = run(checkout)
-            share = round(found["wall_seconds"] / whole["wall_seconds"], 3)
-            rows.append({"edit": name} | found | {"share_of_wall": share})
+            cost = run(checkout)
+            share = round(cost["wall_seconds"] / whole["wall_seconds"], 3)
+            rows.append({"edit": name} | cost | {"share_of_wall": share})
     finally:
         for path, data in before.items():
             path.write_bytes(data)
@@ -62,8 +62,8 @@ def main() -> None:
 def run(checkout: Checkout) -> dict[str, Any]:
     """Run the workflow, and count the jobs that it had; CPU time and memory of forked cells cannot be seen from here."""
     command = [sys.executable, "-m", "snakemake", "--cores", "2", "--configfile", checkout.configfile]
-    found = measured(command, cwd=checkout.root, env=checkout.environment())
-    return {"jobs": found["text"].count("Finished jobid: "), "wall_seconds": found["wall_seconds"]}
+    measurement = measured(command, cwd=checkout.root, env=checkout.environment())
+    return {"jobs": measurement["text"].count("Finished jobid: "), "wall_seconds": measurement["wall_seconds"]}
 
 
 if __name__ == "__main__":

@@ -32,9 +32,9 @@ def synthetic(cells: int) -> dict[str, Any]:
 def snakemake(checkout: Checkout, *arguments: str) -> dict[str, Any]:
     """Measure one call of Snakemake in the checkout."""
     command = [sys.executable, "-m", "snakemake", "--configfile", checkout.configfile, "--quiet", "all", *arguments]
-    found = measured(command, cwd=checkout.root, env=checkout.environment())
-    found.pop("text")
-    return found
+    measurement = measured(command, cwd=checkout.root, env=checkout.environment())
+    measurement.pop("text")
+    return measurement
 
 
 def main() -> None:

@@ -64,9 +64,11 @@ def main() -> None:
     rows = []
     for _ in range(args.repeats):
         for manner, code in MANNERS.items():
-            found = python(code, str(args.model))
+            measurement = python(code, str(args.model))
             # The rest of what was measured is of the process that was forked as well.
-            rows.append({"manner": manner} | {name: found[name] for name in found if name.startswith(PARTS)})
+            rows.append(
+                {"manner": manner} | {name: measurement[name] for name in measurement if name.startswith(PARTS)}
+            )
     save("startup", rows, model=args.model.name, work="2 prompts of 256 tokens, SnapKV at 4x, 16 new tokens")
 
 

@@ -180,9 +180,9 @@ def point(browser: Any, key: str) -> tuple[int, int]:
         const plot = document.querySelector('.plot');
         plot.scrollIntoView({block: 'center'});
         const trace = plot.data.find((t) => (t.customdata ?? []).includes(arguments[0]));
-        const place = trace.customdata.indexOf(arguments[0]);
+        const index = trace.customdata.indexOf(arguments[0]);
         const {xaxis, yaxis} = plot._fullLayout, box = plot.getBoundingClientRect();
-        return [box.x + xaxis._offset + xaxis.d2p(trace.x[place]), box.y + yaxis._offset + yaxis.d2p(trace.y[place])];
+        return [box.x + xaxis._offset + xaxis.d2p(trace.x[index]), box.y + yaxis._offset + yaxis.d2p(trace.y[index])];
     """
     x, y = browser.execute_script(script, key)
     return round(x), round(y)

@@ -87,9 +87,9 @@ class Campaign:
 
     def _strike(self, manner: str, process: subprocess.Popen[str]) -> None:
         if manner == "cell":
-            found = killing.cells(self.checkout)
+            cells = killing.cells(self.checkout)
             # Between two cells there is none; then it is the workflow that is hit.
-            killing.kill([self.random.choice(found)] if found else [process.pid])
+            killing.kill([self.random.choice(cells)] if cells else [process.pid])
         elif manner == "snakemake":
             killing.kill([process.pid])
         elif manner == "interrupt":

@@ -49,8 +49,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_package_comes_from_the_wheel_with_its_schemas_and_templates(installed: Path, tmp_path: Path) -> None:
     code = "import kvatlas; from kvatlas.grid import config; from kvatlas.reporting import environment; "
     code += "environment.markdown().get_template('README.md.j2'); print(kvatlas.__file__, len(config.schema()))"
-    place, keys = run(str(installed), "-c", code, cwd=tmp_path).split()
-    assert place.startswith(str(installed.parents[1]))
+    path, keys = run(str(installed), "-c", code, cwd=tmp_path).split()
+    assert path.startswith(str(installed.parents[1]))
     assert int(keys) > 5
 
 

@@ -80,5 +80,5 @@ def test_the_same_slots_are_kept_as_by_kvpress(method, architecture, heads, kv_h
         # The contract alone: as many distinct slots in every head. kvpress draws the same ones in all layers.
         assert all(len(head.unique()) == n_kept for layer in ours for head in layer)
         return
-    for mine, other in zip(ours, theirs, strict=True):
-        assert torch.equal(mine, other)
+    for our, their in zip(ours, theirs, strict=True):
+        assert torch.equal(our, their)

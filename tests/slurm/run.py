@@ -75,8 +75,8 @@ def main() -> int:
         say(sinfo=output("sinfo", "--noheader", "--format=%P %a %D %t %c CPUs"))
         remote = timed("slurm", lambda: checkout.snakemake(*SNAKEMAKE.split()))
         say(squeue=output("squeue", "--noheader", "--states=all", "--format=%T").split().count("COMPLETED"))
-    found = results(checkout)
-    differing = [name for name in COMPARED if found[name] != expected[name]]
+    files = results(checkout)
+    differing = [name for name in COMPARED if files[name] != expected[name]]
     steps = re.findall(r"(\d+) of \d+ steps \(100%\) done", remote + local)
     say(slurm_jobs=len(re.findall(r"has been submitted with SLURM jobid", remote)), steps=steps, differing=differing)
     shutil.rmtree(folder)

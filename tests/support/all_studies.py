@@ -21,7 +21,7 @@ def results(**needle_grid: Any) -> dict[str, Any]:
     claims = claim_file.load(CLAIMS_FILE)
     streams = online_trials(protocols=("online", "prefill", "single"), blocks=(1,))
     pairs = judge.pairs(claims, "online_lm", {trial["arm"] for trial in streams}, online_lm.METRICS)
-    made: dict[str, Any] = {
+    results: dict[str, Any] = {
         "schema": 1,
         "run": "synthetic",
         "published": [],
@@ -34,8 +34,8 @@ def results(**needle_grid: Any) -> dict[str, Any]:
             "quantizer_error": quantizer_error.aggregate([trial | {"model": MODEL} for trial in error_trials()]),
         },
     }
-    made["claims"] = judge.evaluate(claims, made)
-    return made
+    results["claims"] = judge.evaluate(claims, results)
+    return results
 
 
 def passkey_trials() -> list[dict[str, Any]]:

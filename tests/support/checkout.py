@@ -103,11 +103,11 @@ class Checkout:
         """The jobs that a dry run lists, as `rule output`."""
         text = self.snakemake("--dry-run", *arguments).stdout
         jobs = re.findall(r"^rule (\w+):\n(.*?)(?=^\S|\Z)", text, flags=re.M | re.S)
-        found = []
+        listed = []
         for rule, body in jobs:
             output = re.search(r"^    output: ([^,\n]+)", body, flags=re.M)
-            found.append(f"{rule} {output.group(1) if output else ''}".strip())
-        return sorted(found)
+            listed.append(f"{rule} {output.group(1) if output else ''}".strip())
+        return sorted(listed)
 
     def counts(self, *arguments: str) -> dict[str, int]:
         """How many jobs of each rule a dry run lists."""

@@ -51,15 +51,15 @@ def chromium(profile: Path) -> Iterator[Any]:
     """A started browser with a fresh profile."""
     from selenium import webdriver
 
-    found = programs()
-    assert found is not None, MISSING
+    browser_and_driver = programs()
+    assert browser_and_driver is not None, MISSING
     options = webdriver.ChromeOptions()
-    options.binary_location = found[0]
+    options.binary_location = browser_and_driver[0]
     # Chromium's sandbox refuses to start as root, as which containers run.
     for flag in (*FLAGS, f"--user-data-dir={profile}", *(["--no-sandbox"] if os.geteuid() == 0 else [])):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = _started(options, found[1])
+    driver = _started(options, browser_and_driver[1])
     try:
         yield driver
     finally:

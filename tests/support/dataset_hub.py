@@ -109,10 +109,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _repository(self, name: str) -> Repository:
         if self.headers.get("Authorization") not in (None, f"Bearer {TOKEN}"):
             raise RefusedError(401, message="Invalid credentials in Authorization header")
-        found = self.hub.repositories.get(name)
-        if found is None or (found.private and "Authorization" not in self.headers):
+        repository = self.hub.repositories.get(name)
+        if repository is None or (repository.private and "Authorization" not in self.headers):
             raise RefusedError(404, "RepoNotFound")
-        return found
+        return repository
 
     # -- the API
 
@@ -169,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
         entries: list[dict[str, Any]] = []
         folders: set[str] = set()
         for path, data in repository.tree.items():
-            folders.update(path[:place] for place, letter in enumerate(path) if letter == "/")
+            folders.update(path[:index] for index, letter in enumerate(path) if letter == "/")
             if only is None or path in only:
                 entries.append(_entry(path, data))
         entries += [

@@ -48,11 +48,11 @@ def background_run(checkout: Checkout, *targets: str, seconds_per_cell: float = 
 
 def processes(checkout: Checkout) -> list[int]:
     """The ids of all live processes that run in the checkout."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and _folder_of(entry) == str(checkout.root.resolve()) and words(entry):
-            found.append(int(entry.name))
-    return sorted(found)
+            pids.append(int(entry.name))
+    return sorted(pids)
 
 
 def cells(checkout: Checkout) -> list[int]:
@@ -64,8 +64,8 @@ def wait_for(what: Callable[[], list[int]], process: subprocess.Popen[str]) -> l
     """Wait until `what` finds processes, while the workflow runs."""
     started = time.monotonic()
     while time.monotonic() - started < PATIENCE:
-        if found := what():
-            return found
+        if pids := what():
+            return pids
         if process.poll() is not None:
             break
         time.sleep(0.05)

@@ -108,8 +108,8 @@ class Prompts(Section):
         rows = self.of_family(self.arms[arm], metric)
         n_clusters = len({self.cluster(row) for row in self.arms[arm]})
         if metric == "recall":
-            found = self.values(arm, metric)
-            values, strata = list(found.values()), self.strata(list(found))
+            by_cluster = self.values(arm, metric)
+            values, strata = list(by_cluster.values()), self.strata(list(by_cluster))
             return stratified(values, strata)[0], korn_graubard(values, strata, len(rows)), n_clusters
         if metric.startswith("accuracy_"):
             hits = sum(row["hit"] for row in rows)
@@ -130,8 +130,8 @@ class Stream(Section):
     """Online language modelling: the stream of a model, in the block size that most arms have."""
 
     def __init__(self, tables: Tables, study: str, model: str, mode: str | None, head_dim: int | None) -> None:
-        place = (study, model, "online")
-        rows = [row for row in tables["streams"] if (row["study"], row["model"], row["protocol"]) == place]
+        stream = (study, model, "online")
+        rows = [row for row in tables["streams"] if (row["study"], row["model"], row["protocol"]) == stream]
         sizes = Counter(row.get("block") for row in rows)
         usual = max(sizes, key=lambda size: (sizes[size], size), default=None)
         rows = [row for row in rows if row.get("block") == usual]
@@ -184,8 +184,8 @@ class Errors(Section):
                 chunk.setdefault(row["metric"], []).append(row["value"])
         if head_dim is not None:
             fits = {
-                arm: all(chunk["head_dim"] == [head_dim] for chunk in found.values())
-                for arm, found in self.arms.items()
+                arm: all(chunk["head_dim"] == [head_dim] for chunk in chunks.values())
+                for arm, chunks in self.arms.items()
             }
             self.arms = {arm: chunks for arm, chunks in self.arms.items() if fits[arm]}
 

@@ -38,8 +38,8 @@ def online_trials(
     trials = []
     for model in models:
         shared = rng.gamma(2.0, 1.6, size=tokens - 1)
-        places = [(protocol, block) for protocol in protocols] + [("online", size) for size in blocks]
-        for protocol, size in places:
+        protocols_and_blocks = [(protocol, block) for protocol in protocols] + [("online", size) for size in blocks]
+        for protocol, size in protocols_and_blocks:
             common = (model, protocol, size, tokens, shared)
             trials.append(_trial(rng, common, "full", "base", "none", 0.0, noise))
             for budget in budgets if protocol == "online" else budgets[:1]:

@@ -38,12 +38,12 @@ def test_runs_with_and_without_forks_have_the_same_results(tmp_path: Path) -> No
     config = deepcopy(TINY)
     config["studies"]["needle"] |= {"seeds": 1, "modes": {"aware": {"methods": ["snapkv"], "budgets": ["4x"]}}}
     checkout = make_tiny_run(tmp_path / "repo", config)
-    found = []
+    reports = []
     for checkout.forks in (False, True):
         forget(checkout)
         checkout.snakemake()
-        found.append({name: (checkout.root / "reports/tiny" / name).read_bytes() for name in COMPARED})
-    assert found[0] == found[1]
+        reports.append({name: (checkout.root / "reports/tiny" / name).read_bytes() for name in COMPARED})
+    assert reports[0] == reports[1]
 
 
 def test_an_error_looks_the_same(server: str, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     check = command("check", commands.check, "Compare a run's stored cells with the current code and configuration.")
     check.add_argument("--accept", action="store_true", help="declare that edits of the code have changed no number")
     _with_config(check)
-    why = command("why", commands.why, "Tell what would make a file of a run again, and because of what.")
+    why = command("why", commands.why, "List what would make a file of a run again, and because of what.")
     why.add_argument("path", help="a file of results/ or reports/")
     _with_config(why)
     _add_publish(command("publish", commands.publish, "Publish a report as a dataset repository on the Hub."))

@@ -47,13 +47,13 @@ def add_commands(commands: Any) -> None:
     """Add `run` and `plot` with their experiments to `commands`, the subparsers of the `kvatlas` command."""
     run_text = "Run one experiment without the workflow."
     runs = commands.add_parser("run", help=run_text, description=run_text)
-    made = runs.add_subparsers(title="experiments", required=True, metavar="EXPERIMENT")
+    experiments = runs.add_subparsers(title="experiments", required=True, metavar="EXPERIMENT")
     for name, add, text in (
         ("online-lm", _add_online, "Score a token stream online while the KV cache is kept at a budget."),
         ("passkey", _add_passkey, "Retrieve a number from filler after the prompt's KV cache was compressed."),
         ("attention-loss", _add_loss, "Measure how much attention a method's order of eviction loses (ALR)."),
     ):
-        parser = made.add_parser(
+        parser = experiments.add_parser(
             name,
             help=text,
             description=text,
@@ -65,10 +65,12 @@ def add_commands(commands: Any) -> None:
         add(parser)
     plot_text = "Draw the figures of an experiment from a results.json."
     plots = commands.add_parser("plot", help=plot_text, description=plot_text)
-    made = plots.add_subparsers(title="experiments", required=True, metavar="EXPERIMENT")
+    experiments = plots.add_subparsers(title="experiments", required=True, metavar="EXPERIMENT")
     for name, names in FIGURES.items():
         text = f"Draw {', '.join(names)} as PNG and SVG from a results.json."
-        parser = made.add_parser(name, help=text, description=f"{text} Both `kvatlas run` and the workflow write one.")
+        parser = experiments.add_parser(
+            name, help=text, description=f"{text} Both `kvatlas run` and the workflow write one."
+        )
         parser.set_defaults(handler=plot, experiment=name)
         parser.add_argument(
             "--results", type=Path, default=Path("results/single") / RESULTS, help=_default("the results")
@@ -238,11 +240,11 @@ def _table(study: str, section: Mapping[str, Any], configured: Mapping[str, Any]
 
 def _aligned(table: Any) -> str:
     lines = [table.columns, *(row.cells for row in table.rows)]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(table.columns))]
-    adjust: Callable[[int, str], str] = lambda place, text: (  # noqa: E731
-        text.rjust(widths[place]) if place in table.numeric else text.ljust(widths[place])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(table.columns))]
+    adjust: Callable[[int, str], str] = lambda column, text: (  # noqa: E731
+        text.rjust(widths[column]) if column in table.numeric else text.ljust(widths[column])
     )
-    return "\n".join("  ".join(adjust(place, text) for place, text in enumerate(line)).rstrip() for line in lines)
+    return "\n".join("  ".join(adjust(column, text) for column, text in enumerate(line)).rstrip() for line in lines)
 
 
 def plot(args: Namespace) -> None:

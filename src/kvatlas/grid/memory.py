@@ -1,7 +1,7 @@
 """Estimates of the memory of cells, and the batch size that fits a stated memory.
 
 Deliberately generous: a job that declares too much waits, one that declares too little is killed. Knows a model only by
-the shape that the catalog tells; imports no torch.
+the shape that the catalog gives; imports no torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much memory and how many GPUs this machine lends to the local jobs of a run; read by `profiles/default`.
+"""How much memory and how many GPUs the local jobs of a run may use on this machine; read by `profiles/default`.
 
 Knows neither the configuration nor the grid, and imports no torch: a profile is read before anything else.
 """

@@ -56,7 +56,7 @@ def configuration_page(schema: Schema) -> str:
         ("## A map of arms of a stream", shared["stream_arms"]),
         ("## A protection: a value of `protections`", shared["protections"]["additionalProperties"]),
     ]
-    return "\n".join([_HEAD, *(f"{title}\n\n{_table(schema, part)}\n" for title, part in sections)])
+    return "\n".join([_HEAD, *(f"{title}\n\n{_table(schema, section)}\n" for title, section in sections)])
 
 
 def write_configuration(path: Path | str = PAGE) -> None:
@@ -64,11 +64,11 @@ def write_configuration(path: Path | str = PAGE) -> None:
     write_text(path, configuration_page(schema()))
 
 
-def _table(root: Schema, part: Schema) -> str:
+def _table(root: Schema, section: Schema) -> str:
     lines = ["| key | value | default | meaning |", "| --- | --- | --- | --- |"]
-    for key, entry in part["properties"].items():
+    for key, entry in section["properties"].items():
         resolved = _resolved(root, entry)
-        name = f"**`{key}`**" if key in part.get("required", ()) else f"`{key}`"
+        name = f"**`{key}`**" if key in section.get("required", ()) else f"`{key}`"
         default = f"`{json.dumps(resolved['default'])}`" if "default" in resolved else ""
         meaning = html.escape(resolved.get("description", ""), quote=False)
         cells = (name, _kind(root, resolved), default, meaning)

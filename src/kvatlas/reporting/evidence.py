@@ -108,7 +108,7 @@ def statements(results: Record, study: str) -> list[tuple[str, list[Statement]]]
         if claim["study"] == study:
             topic = claim.get("topic")
             (others if topic is None else by_topic.setdefault(topic, [])).append(_statement(claim))
-    return [(title, found) for title, found in (*by_topic.items(), (_OTHER_TOPIC, others)) if found]
+    return [(title, members) for title, members in (*by_topic.items(), (_OTHER_TOPIC, others)) if members]
 
 
 def _statement(claim: Record) -> Statement:

@@ -57,7 +57,7 @@ def not_reproduced(results: Record) -> Table:
 
 
 def reanalyses(results: Record) -> Table:
-    """Build the table of reanalyses: each published conclusion beside the same one with a defect mended."""
+    """Build the table of reanalyses: each published conclusion beside its reanalysis."""
     claims = {(claim["id"], claim["model"]): claim for claim in judged(results)}
     columns = (
         "Model",
@@ -65,11 +65,11 @@ def reanalyses(results: Record) -> Table:
         "Published conclusion",
         "Means say",
         "Verdict",
-        "What was mended",
-        "Mended conclusion",
+        "Change",
+        "Reanalysed conclusion",
         "Effect",
         "95% interval",
-        "Verdict, mended",
+        "Verdict, reanalysed",
         "What the means say",
     )
     rows = []

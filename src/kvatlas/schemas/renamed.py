@@ -11,6 +11,7 @@ RENAMED_KEYS: dict[str, str] = {
     "mass_bias": "proportional_attention",
     "least": "min_share",
     "corrections": "reanalyses",
+    "corrected": "reanalysed",
 }
 """Keys of configurations, claims and stored cells: old name -> the name now."""
 

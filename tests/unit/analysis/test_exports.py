@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 from kvatlas.analysis import exports
 from kvatlas.paths import MEASUREMENTS, STREAMS
 
-PLACE = {"model": "m", "id": "x"}
-STREAM = PLACE | {"arm": "full", "passages": 1, "first_prediction": 0, "nlls": [0.5, 1.5], "hits": [True, False]}
-LOSS = PLACE | {"arm": "random", "prompt": 0, "context": 8, "alr": [[0.1, 0.2], [0.3, 0.4]], "policy": "random"}
-ERROR = PLACE | {"arm": "int4", "chunk": 0, "own": True, "bits_per_value": 4.5, "key_error": [1.0, 2.0]}
+IDS = {"model": "m", "id": "x"}
+STREAM = IDS | {"arm": "full", "passages": 1, "first_prediction": 0, "nlls": [0.5, 1.5], "hits": [True, False]}
+LOSS = IDS | {"arm": "random", "prompt": 0, "context": 8, "alr": [[0.1, 0.2], [0.3, 0.4]], "policy": "random"}
+ERROR = IDS | {"arm": "int4", "chunk": 0, "own": True, "bits_per_value": 4.5, "key_error": [1.0, 2.0]}
 FILES = {STREAMS: ["online_lm"], MEASUREMENTS: ["attention_loss", "quantizer_error"]}
 TRIALS = {"online_lm": [STREAM], "attention_loss": [LOSS], "quantizer_error": [ERROR]}
 
@@ -32,10 +32,10 @@ def test_a_passage_of_the_suite_is_a_stream_of_its_study(tmp_path):
 def test_measurements_have_a_row_per_number_with_layer_and_head(tmp_path):
     exports.write(tmp_path, TRIALS, FILES)
     rows = pq.read_table(tmp_path / MEASUREMENTS).to_pylist()
-    found = {(row["arm"], row["metric"], row["layer"], row["head"]): row["value"] for row in rows}
+    values = {(row["arm"], row["metric"], row["layer"], row["head"]): row["value"] for row in rows}
     heads = {("random", "alr", layer, head): LOSS["alr"][layer][head] for layer in (0, 1) for head in (0, 1)}
     layers = {("int4", "key_error", layer, None): value for layer, value in enumerate(ERROR["key_error"])}
-    assert found == heads | layers | {("int4", "bits_per_value", None, None): 4.5}
+    assert values == heads | layers | {("int4", "bits_per_value", None, None): 4.5}
 
 
 def test_a_table_that_the_run_no_longer_has_is_removed(tmp_path):

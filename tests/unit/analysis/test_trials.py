@@ -24,10 +24,10 @@ def by_identity(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_load_returns_the_trials_of_all_cells_with_their_cell_and_cosine(tmp_path: Path) -> None:
-    made = small()
-    cells, embeddings = synthetic.write_cells(made, tmp_path)
+    rows = small()
+    cells, embeddings = synthetic.write_cells(rows, tmp_path)
     loaded = trials.load(cells, embeddings)
-    expected = [{**row, "cell": (tmp_path / row["cell"]).as_posix()} for row in made]
+    expected = [{**row, "cell": (tmp_path / row["cell"]).as_posix()} for row in rows]
     assert by_identity(loaded) == by_identity(expected)
 
 
@@ -101,10 +101,10 @@ def test_the_same_trial_in_two_cells_is_refused(tmp_path: Path) -> None:
 
 
 def test_parquet_gives_back_the_same_trials_with_typed_columns(tmp_path: Path) -> None:
-    made = small()
+    rows = small()
     path = tmp_path / "trials.parquet"
-    trials.write_parquet(made, path)
-    assert trials.read_parquet(path) == [{"family": None, "instance": None} | row for row in made]
+    trials.write_parquet(rows, path)
+    assert trials.read_parquet(path) == [{"family": None, "instance": None} | row for row in rows]
     schema = pq.read_schema(path)
     assert str(schema.field("ref_nlls").type) == "list<element: double>"
     assert str(schema.field("output_ids").type) == "list<element: int64>"

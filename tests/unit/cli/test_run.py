@@ -49,11 +49,11 @@ def test_online_lm_runs_prints_a_table_and_plots(repository: Path, capsys: pytes
     results = json.loads(Path("results/single/results.json").read_text(encoding="utf-8"))
     assert results["studies"]["online_lm"]["checks"][0]["identical_before_binding"]
     assert main.main(["plot", "online-lm", "--output", "pictures"]) == 0
-    made = capsys.readouterr().out.split()
-    assert made == [
+    written = capsys.readouterr().out.split()
+    assert written == [
         f"pictures/{name}.{kind}" for name in ("f5_online_lm", "f7_perplexity_protocols") for kind in ("png", "svg")
     ]
-    assert all(Path(path).stat().st_size > 10_000 for path in made)
+    assert all(Path(path).stat().st_size > 10_000 for path in written)
 
 
 def test_passkey_runs_with_a_chunked_prefill(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,9 +45,9 @@ def test_new_methods_follow_the_published_ones_by_name(folder):
 
 
 def test_one_class_may_have_several_names():
-    found = methods.policies()
-    assert found["attention_sink"].definition == found["sink_recent"].definition == "SinkRecent"
-    assert found["attention_sink"].label != found["sink_recent"].label
+    policies = methods.policies()
+    assert policies["attention_sink"].definition == policies["sink_recent"].definition == "SinkRecent"
+    assert policies["attention_sink"].label != policies["sink_recent"].label
 
 
 @pytest.mark.parametrize(

@@ -413,8 +413,8 @@ def test_key_norms_that_tie_in_bf16_are_decided_by_position_the_same_every_time(
     lowest = scores.gather(2, kept).amin(dim=2, keepdim=True)
     tied = (scores == lowest).nonzero()
     for head in range(2):
-        mine = tied[(tied[:, 1] == head)][:, 2].tolist()
-        taken = sorted(set(mine) & set(kept[0, head].tolist()))
-        assert len(mine) > len(taken) > 0
-        assert taken == mine[-len(taken) :]
+        slots = tied[(tied[:, 1] == head)][:, 2].tolist()
+        taken = sorted(set(slots) & set(kept[0, head].tolist()))
+        assert len(slots) > len(taken) > 0
+        assert taken == slots[-len(taken) :]
     assert torch.equal(kept, top_slots(scores.clone(), 150))

@@ -55,10 +55,10 @@ def sources() -> list[Path]:
         check=False,
     )
     names = listed.stdout.splitlines() if not listed.returncode else []
-    found = [ROOT / name for name in names] or [path for path in ROOT.rglob("*") if path.is_file()]
+    paths = [ROOT / name for name in names] or [path for path in ROOT.rglob("*") if path.is_file()]
     return sorted(
         path
-        for path in found
+        for path in paths
         if path.is_file()
         and path.suffix in SUFFIXES
         and not SKIPPED_FOLDERS & set(path.relative_to(ROOT).parts)
@@ -69,13 +69,13 @@ def sources() -> list[Path]:
 @pytest.mark.parametrize("kind", FORBIDDEN)
 def test_no_source_names(kind: str) -> None:
     pattern = re.compile(FORBIDDEN[kind])
-    found = [
+    refused = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
         for path in sources()
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
         if pattern.search(line)
     ]
-    assert not found, "\n".join(found)
+    assert not refused, "\n".join(refused)
 
 
 @pytest.mark.parametrize(

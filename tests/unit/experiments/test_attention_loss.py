@@ -45,19 +45,19 @@ def test_alr_is_brute_force_for_every_query_head_and_kv_head(architecture, heads
     attention, keys = eager(tiny_model(architecture, heads=heads, kv_heads=kv_heads), ids)
     lm = LanguageModel.wrap(tiny_model(architecture, heads=heads, kv_heads=kv_heads))
     with torch.inference_mode():
-        found = attention_loss.losses(lm, make_policy({"name": "l2norm"}), ids, CONTEXT, 0)
+        measured = attention_loss.losses(lm, make_policy({"name": "l2norm"}), ids, CONTEXT, 0)
     group = heads // kv_heads
     for layer in range(2):
         scores = (-keys[layer].norm(dim=-1)).tolist()
         for head in range(heads):
             per_query = [brute_force(row.tolist(), scores[head // group]) for row in attention[layer][head]]
-            assert found["alr"][layer][head] == pytest.approx(sum(per_query) / QUERIES, abs=1e-5)
+            assert measured["alr"][layer][head] == pytest.approx(sum(per_query) / QUERIES, abs=1e-5)
             spread = torch.tensor(per_query, dtype=torch.float64).std().item()
-            assert found["alr_sd"][layer][head] == pytest.approx(spread, abs=1e-5)
+            assert measured["alr_sd"][layer][head] == pytest.approx(spread, abs=1e-5)
         for kv_head in range(kv_heads):
             shared = attention[layer][kv_head * group : (kv_head + 1) * group].mean(dim=0)
             per_query = [brute_force(row.tolist(), scores[kv_head]) for row in shared]
-            assert found["alr_kv"][layer][kv_head] == pytest.approx(sum(per_query) / QUERIES, abs=1e-5)
+            assert measured["alr_kv"][layer][kv_head] == pytest.approx(sum(per_query) / QUERIES, abs=1e-5)
 
 
 def test_random_order_meets_its_closed_form_within_sampling_error():
@@ -76,9 +76,9 @@ def test_the_random_policy_of_a_cell_meets_its_closed_form():
     ids = torch.randint(5, 400, (1, 200 + QUERIES), generator=torch.Generator().manual_seed(4))
     with torch.inference_mode():
         parts = [attention_loss.losses(lm, make_policy({"name": "random"}), ids, 200, seed) for seed in range(30)]
-    found = torch.tensor([part["alr"] for part in parts]).mean(dim=(1, 2))
+    means = torch.tensor([part["alr"] for part in parts]).mean(dim=(1, 2))
     expected = torch.tensor(parts[0]["random_alr"]).mean()
-    assert abs(found.mean() - expected) < 4 * found.std() / len(parts) ** 0.5
+    assert abs(means.mean() - expected) < 4 * means.std() / len(parts) ** 0.5
 
 
 def test_the_order_of_attention_loses_nothing_and_its_reverse_loses_most():

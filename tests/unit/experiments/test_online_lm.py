@@ -69,65 +69,65 @@ def test_sinks_and_recent_tokens_predict_as_under_a_mask_that_hides_what_was_evi
         hidden[query, :2] = 0
         hidden[query, max(0, block - (BUDGET - 2)) : query + 1] = 0
     hidden = hidden.masked_fill(~torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril(), -torch.inf)
-    found = trial(inputs, {"name": "sink_recent"})
-    assert found["nlls"] == pytest.approx(transformers_nlls(inputs, hidden), abs=2e-4)
+    measured = trial(inputs, {"name": "sink_recent"})
+    assert measured["nlls"] == pytest.approx(transformers_nlls(inputs, hidden), abs=2e-4)
 
 
 @pytest.mark.parametrize("spec", EVICTION_SPECS, ids=label)
 def test_a_budget_of_the_whole_stream_reproduces_the_full_cache_exactly(spec, inputs, full):
-    found = trial(inputs, spec, budget=str(TOKENS))
-    assert found["nlls"] == full["nlls"]
-    assert found["hits"] == full["hits"]
-    assert found["first_compressed"] is None
+    measured = trial(inputs, spec, budget=str(TOKENS))
+    assert measured["nlls"] == full["nlls"]
+    assert measured["hits"] == full["hits"]
+    assert measured["first_compressed"] is None
 
 
 @pytest.mark.parametrize("spec", EVICTION_SPECS, ids=label)
 def test_until_the_budget_binds_every_arm_predicts_exactly_as_the_full_cache(spec, inputs, full):
-    found = trial(inputs, spec, n_sinks=0, n_recent=0)
-    start = found["first_compressed"]
+    measured = trial(inputs, spec, n_sinks=0, n_recent=0)
+    start = measured["first_compressed"]
     assert start == BUDGET + BLOCK
-    assert found["nlls"][:start] == full["nlls"][:start]
-    assert found["nlls"][start:] != full["nlls"][start:]
-    assert found["slots"] == BUDGET
-    assert found["tokens_written"] == TOKENS
+    assert measured["nlls"][:start] == full["nlls"][:start]
+    assert measured["nlls"][start:] != full["nlls"][start:]
+    assert measured["slots"] == BUDGET
+    assert measured["tokens_written"] == TOKENS
     if spec["name"] != "heavy_hitter_layers":  # its layers share the total unevenly
-        assert found["peak_slots"] == BUDGET + BLOCK
+        assert measured["peak_slots"] == BUDGET + BLOCK
 
 
 def test_blocks_of_one_token_never_show_a_query_more_than_the_budget(inputs, full):
-    found = trial(inputs, {"name": "keydiff"}, block=1)
-    assert found["peak_slots"] == BUDGET + 1
-    assert found["first_compressed"] == BUDGET + 1
-    assert found["nlls"][: BUDGET + 1] == pytest.approx(full["nlls"][: BUDGET + 1], abs=2e-4)
+    measured = trial(inputs, {"name": "keydiff"}, block=1)
+    assert measured["peak_slots"] == BUDGET + 1
+    assert measured["first_compressed"] == BUDGET + 1
+    assert measured["nlls"][: BUDGET + 1] == pytest.approx(full["nlls"][: BUDGET + 1], abs=2e-4)
 
 
 def test_bytes_are_those_of_the_tensors_held(inputs, full):
     slot = 2 * 2 * 2 * 16 * 4  # keys and values, layers, KV heads, width, fp32
     assert full["resident_bytes"] == full["payload_bytes"] == TOKENS * slot
     assert full["full_bf16_bytes"] == TOKENS * slot // 2
-    found = trial(inputs, {"name": "l2norm"})
+    measured = trial(inputs, {"name": "l2norm"})
     positions = 2 * 2 * 4
-    assert found["payload_bytes"] == BUDGET * slot
-    assert found["resident_bytes"] == BUDGET * (slot + positions)
-    assert found["peak_bytes"] == (BUDGET + BLOCK) * (slot + positions)
+    assert measured["payload_bytes"] == BUDGET * slot
+    assert measured["resident_bytes"] == BUDGET * (slot + positions)
+    assert measured["peak_bytes"] == (BUDGET + BLOCK) * (slot + positions)
 
 
 def test_prefill_then_score_predicts_the_second_half_from_the_compressed_cache(inputs, full):
     whole = trial(inputs, {"name": "full"}, budget="none", protocol="prefill")
     assert whole["nlls"] == pytest.approx(full["nlls"][TOKENS // 2 :], abs=2e-4)
-    found = trial(inputs, {"name": "random"}, protocol="prefill")
-    assert found["first_prediction"] == found["first_compressed"] == TOKENS // 2
-    assert len(found["nlls"]) == TOKENS - 1 - TOKENS // 2
-    assert max(abs(a - b) for a, b in zip(found["nlls"], whole["nlls"], strict=True)) > 0.01
+    measured = trial(inputs, {"name": "random"}, protocol="prefill")
+    assert measured["first_prediction"] == measured["first_compressed"] == TOKENS // 2
+    assert len(measured["nlls"]) == TOKENS - 1 - TOKENS // 2
+    assert max(abs(a - b) for a, b in zip(measured["nlls"], whole["nlls"], strict=True)) > 0.01
 
 
 def test_a_single_forward_pass_cannot_see_eviction(inputs):
     whole = trial(inputs, {"name": "full"}, budget="none", protocol="single")
-    found = trial(inputs, {"name": "random"}, protocol="single")
-    assert found["nlls"] == whole["nlls"]
-    assert found["slots"] == BUDGET
-    assert found["peak_slots"] == TOKENS
-    assert found["first_compressed"] is None
+    measured = trial(inputs, {"name": "random"}, protocol="single")
+    assert measured["nlls"] == whole["nlls"]
+    assert measured["slots"] == BUDGET
+    assert measured["peak_slots"] == TOKENS
+    assert measured["first_compressed"] is None
 
 
 def test_passages_are_streams_of_their_own_one_after_the_other(inputs, full):
@@ -147,22 +147,22 @@ def test_passages_are_streams_of_their_own_one_after_the_other(inputs, full):
 def test_reindexed_positions_let_a_stream_run_past_the_models_limit(inputs, tmp_path):
     make_model_dir(tmp_path / "short", "qwen2", heads=6, kv_heads=2, max_positions=BUDGET + BLOCK)
     short = inputs | {"model": tmp_path / "short"}
-    found = trial(short, {"name": "streaming_llm", "reindex": True})
-    assert found["reindexed"]
-    assert found["tokens_written"] == TOKENS
+    measured = trial(short, {"name": "streaming_llm", "reindex": True})
+    assert measured["reindexed"]
+    assert measured["tokens_written"] == TOKENS
     with pytest.raises(KvatlasError, match="past the model's limit"):
         trial(short, {"name": "streaming_llm"})
 
 
 def test_skipped_layers_keep_the_whole_stream(inputs):
-    found = trial(inputs, {"name": "l2norm"}, skip_layers=[0])
-    assert found["slots"] == (TOKENS + BUDGET) / 2
+    measured = trial(inputs, {"name": "l2norm"}, skip_layers=[0])
+    assert measured["slots"] == (TOKENS + BUDGET) / 2
 
 
 def test_a_quantized_full_cache_is_smaller_and_predicts_otherwise(inputs, full):
-    found = trial(inputs, {"name": "full"}, budget="none", quantizer="int4")
-    assert found["payload_bytes"] < full["payload_bytes"] / 4
-    assert found["nlls"] != full["nlls"]
+    measured = trial(inputs, {"name": "full"}, budget="none", quantizer="int4")
+    assert measured["payload_bytes"] < full["payload_bytes"] / 4
+    assert measured["nlls"] != full["nlls"]
 
 
 def test_a_stream_is_the_same_twice_and_its_speed_is_no_part_of_its_trial(inputs):

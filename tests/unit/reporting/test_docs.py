@@ -40,8 +40,8 @@ def keys(part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_every_key_of_the_schema_is_described_on_the_page() -> None:
-    made = page("docs/configuration.md")
-    rows = dict(re.findall(r"^\| \*{0,2}`(\w+)`\*{0,2} \|.*\| ([^|]*) \|$", made, flags=re.M))
+    text = page("docs/configuration.md")
+    rows = dict(re.findall(r"^\| \*{0,2}`(\w+)`\*{0,2} \|.*\| ([^|]*) \|$", text, flags=re.M))
     for key, _ in keys(SCHEMA):
         assert key in SCHEMA["properties"]["studies"]["properties"] or key == "policy" or rows.get(key, "").strip(), key
 

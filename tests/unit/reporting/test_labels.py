@@ -11,7 +11,7 @@ from tests.support.places import ROOT
 
 
 @pytest.mark.parametrize(
-    ("made", "shown"),
+    ("spelled", "shown"),
     [
         (labels.percent(0.911), "91.1%"),
         (labels.percent(None), "–"),
@@ -48,8 +48,8 @@ from tests.support.places import ROOT
         (labels.arm_label({"method": "snapkv", "budget": "4x", "quantizer": "int8"}), "SnapKV 4x, int8"),
     ],
 )
-def test_names_and_numbers_have_one_spelling(made: str, shown: str) -> None:
-    assert made == shown
+def test_names_and_numbers_have_one_spelling(spelled: str, shown: str) -> None:
+    assert spelled == shown
 
 
 def test_budgets_sort_from_the_full_cache_to_the_smallest() -> None:

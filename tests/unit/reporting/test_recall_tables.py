@@ -82,14 +82,14 @@ def test_decode_speed_is_the_median_over_an_arms_cells_and_missing_is_a_dash(nee
 
 def test_contrasts_set_full_and_snapkv_beside_each_other(needle_results: dict[str, Any]) -> None:
     table = recall_tables.contrasts(needle_results, "needle", MODEL, MODE)
-    found = {
+    contrasts = {
         (row["arm"], row["versus"]): row
         for row in rows_of(needle_results, "needle", "contrasts", model=MODEL, mode=MODE)
         if row["metric"] == "recall"
     }
     line = next(row for row in table.rows if row.cells[:2] == ("H2O", "4x"))
-    assert line.cells[2] == labels.signed(100 * found["h2o-4x", "full"]["diff"], 1)
-    assert line.cells[5] == labels.signed(100 * found["h2o-4x", "snapkv-4x"]["diff"], 1)
+    assert line.cells[2] == labels.signed(100 * contrasts["h2o-4x", "full"]["diff"], 1)
+    assert line.cells[5] == labels.signed(100 * contrasts["h2o-4x", "snapkv-4x"]["diff"], 1)
     assert not [row for row in table.rows if row.cells[:2] == ("Full cache", "1x")]
 
 

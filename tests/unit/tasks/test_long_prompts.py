@@ -28,14 +28,14 @@ rows = passkey.make_prompts(
     tiny_tokenizer(), mode="aware", context=context, seeds=[0], depths=[50], haystack="noise", corpus=None
 )
 write_jsonl(root / "prompts.jsonl", rows)
-place = {"study": "passkey", "model": "tiny", "mode": "aware", "context": context, "shard": 0, "new_tokens": 4}
-place |= {"device": "cpu", "dtype": "fp32"}
+group = {"study": "passkey", "model": "tiny", "mode": "aware", "context": context, "shard": 0, "new_tokens": 4}
+group |= {"device": "cpu", "dtype": "fp32"}
 inputs = {"model": root / "model", "prompts": root / "prompts.jsonl", "prefill": root / "prefill.safetensors"}
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-prefill.write({"kind": "prefill", "block": 1024, "windows": [1, 16], **place}, inputs, inputs["prefill"])
+prefill.write({"kind": "prefill", "block": 1024, "windows": [1, 16], **group}, inputs, inputs["prefill"])
 budget = {"budget": "1024", "n_sinks": 4, "n_recent": 32, "skip_layers": [], "quantizer": "none"}
 spec = {"kind": "recall", "arm": "snapkv-1024slots", "method": "snapkv", "policy": {"name": "snapkv", "window": 16}}
-measured = recall.measure(spec | place | budget, inputs)
+measured = recall.measure(spec | group | budget, inputs)
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 trial = measured.trials[0]
 scale = 2**20 if sys.platform == "darwin" else 2**10
@@ -49,7 +49,7 @@ def test_sixteen_thousand_tokens_need_no_attention_matrix(tmp_path: Path) -> Non
         [sys.executable, "-c", JOB, str(tmp_path), str(CONTEXT)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["tokens"] == CONTEXT
-    assert found["slots"] == 1024
-    assert found["grown_mib"] < MATRIX_MIB / 4, found
+    job = json.loads(done.stdout.splitlines()[-1])
+    assert job["tokens"] == CONTEXT
+    assert job["slots"] == 1024
+    assert job["grown_mib"] < MATRIX_MIB / 4, job

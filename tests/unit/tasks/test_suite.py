@@ -19,14 +19,14 @@ TOKENIZER = tiny_tokenizer()
 CONTEXT = 900
 
 
-def made(mode: str, context: int, instances: tuple[int, ...]) -> list[dict[str, Any]]:
+def prompts_of(mode: str, context: int, instances: tuple[int, ...]) -> list[dict[str, Any]]:
     return make_prompts(TOKENIZER, mode=mode, context=context, instances=instances)
 
 
 # No test changes a prompt, so those of one instance are made once.
 @cache
 def instance_prompts(instance: int, mode: str = "suite") -> list[dict[str, Any]]:
-    return made(mode, CONTEXT, (instance,))
+    return prompts_of(mode, CONTEXT, (instance,))
 
 
 def prompts(*instances: int, mode: str = "suite") -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ def test_every_further_instance_has_one_prompt_per_cell() -> None:
 def test_all_prompts_have_exactly_the_context_so_that_they_decode_as_one_batch(
     context: int, instance: int, mode: str
 ) -> None:
-    for row in made(mode, context, (instance,)):
+    for row in prompts_of(mode, context, (instance,)):
         assert len(row["ids"]) == context
         assert row["n_compress"] == context - 1
 
@@ -104,7 +104,7 @@ def test_a_summary_s_detail_is_the_first_sentence_of_the_text() -> None:
 
 def test_prompts_depend_on_nothing_but_their_context_and_instance() -> None:
     # Prompts made alone (and kept) against prompts made afresh, together.
-    assert made("suite", CONTEXT, (0, 1)) == prompts(0) + prompts(1)
+    assert prompts_of("suite", CONTEXT, (0, 1)) == prompts(0) + prompts(1)
 
 
 def test_answers_differ_between_instances() -> None:
@@ -119,6 +119,6 @@ def test_the_question_never_holds_the_answer() -> None:
 
 def test_an_unknown_mode_and_a_short_context_are_clear_errors() -> None:
     with pytest.raises(KvatlasError, match="modes: unknown 'aware'; choose one of suite, no_context"):
-        made("aware", CONTEXT, (0,))
+        prompts_of("aware", CONTEXT, (0,))
     with pytest.raises(KvatlasError, match=r"contexts?: 80 tokens are too few"):
-        made("suite", 80, (0,))
+        prompts_of("suite", 80, (0,))

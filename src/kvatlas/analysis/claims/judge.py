@@ -11,10 +11,10 @@ offer:
 Metrics of the sections (arms: cells' arm ids; NLLs in nats per token, so that exp(diff) is a PPL ratio;
 shares in [0, 1]):
 
-* needle, passkey (`analysis.needle`): recall, ref_nll, self_nll, gold_nll, ref_kl, ref_top1, embed_cosine,
+* needle, passkey (`analysis.studies.needle`): recall, ref_nll, self_nll, gold_nll, ref_kl, ref_top1, embed_cosine,
   hidden_cosine, recall_last_minus_first_depth (arm = versus), recall_interaction (versus "additive");
   passkey `rows` also saved_share.
-* online_lm (`analysis.online_lm`): nll (cumulative), post_nll (after the budget binds), accuracy, post_accuracy;
+* online_lm (`analysis.studies.online_lm`): nll (cumulative), post_nll (after the budget binds), accuracy, post_accuracy;
   blocks of 64 tokens of the one stream are the clusters.
 * attention_loss: alr and alr_kv of L2Compress; arms "layers_0_1", "layers_19_21_29" and versus "other_layers"; prompts are
   the clusters.

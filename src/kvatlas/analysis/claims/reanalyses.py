@@ -23,11 +23,11 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Reanalysis:
-    """What was mended, and the ids of the claims before and after."""
+    """What a reanalysis changes, and the ids of the claims before and after."""
 
     change: str
     published: str
-    corrected: str
+    reanalysed: str
 
 
 def load(path: Path | str) -> list[Reanalysis]:
@@ -36,7 +36,7 @@ def load(path: Path | str) -> list[Reanalysis]:
     ids = {claim["id"] for claim in content["claims"]}
     entries = content.get("reanalyses") or []
     for index, entry in enumerate(entries):
-        for key in ("published", "corrected"):
+        for key in ("published", "reanalysed"):
             if entry[key] not in ids:
                 hint = closest(entry[key], ids)
                 raise KvatlasError(f"{path}: reanalyses[{index}].{key}: {entry[key]!r} is not the id of a claim{hint}")
@@ -46,27 +46,27 @@ def load(path: Path | str) -> list[Reanalysis]:
 def evaluate(reanalyses: Sequence[Reanalysis], verdicts: Sequence[Row]) -> list[Row]:
     """Return a row per reanalysis and model: both claims with their verdicts, and what becomes of the conclusion.
 
-    `outcome`: the conclusion is what the means of the published setting say. It "stands" when the corrected claim is
+    `outcome`: the conclusion is what the means say about the published claim. It "stands" when the reanalysed claim is
     decided the same way, is "reversed" when it is decided the other way, and is "no longer shown" when it is not
-    resolved.
+    resolved. In results.json the reanalysed claim's id has the key `corrected`.
     """
     by_id: dict[str, dict[Any, Row]] = {}
     for row in verdicts:
         by_id.setdefault(row["id"], {})[row["model"]] = row
     rows = []
     for reanalysis in reanalyses:
-        before, after = by_id.get(reanalysis.published, {}), by_id.get(reanalysis.corrected, {})
+        before, after = by_id.get(reanalysis.published, {}), by_id.get(reanalysis.reanalysed, {})
         for model in sorted(set(before) & set(after), key=str):
             rows.append(
                 {"model": model, "source_title": before[model]["source_title"], "study": before[model]["study"]}
-                | {"change": reanalysis.change, "published": reanalysis.published, "corrected": reanalysis.corrected}
+                | {"change": reanalysis.change, "published": reanalysis.published, "corrected": reanalysis.reanalysed}
                 | {"outcome": outcome(before[model], after[model])}
             )
     return rows
 
 
 def outcome(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return what becomes of the conclusion that the means of the published setting suggest."""
+    """Return what becomes of the conclusion that the means suggest for the published claim."""
     if NOT_RUN in (before["verdict"], after["verdict"]):
         return NOT_RUN
     if after["verdict"] not in (SUPPORTED, CONTRADICTED):

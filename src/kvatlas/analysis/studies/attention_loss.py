@@ -55,12 +55,12 @@ def stacked(trials: Sequence[Trial], name: str) -> Array:
     return np.asarray([trial[name] for trial in trials], dtype=float)
 
 
-def _head(trials: Sequence[Trial]) -> Row:
+def _ids(trials: Sequence[Trial]) -> Row:
     return {key: trials[0][key] for key in ("model", "arm", "method", "policy", "text", "context", "queries")}
 
 
 def _row(trials: Sequence[Trial]) -> Row:
-    row = _head(trials) | {"n": len(trials) * trials[0]["queries"], "n_clusters": len(trials)}
+    row = _ids(trials) | {"n": len(trials) * trials[0]["queries"], "n_clusters": len(trials)}
     means = {name: stacked(trials, name).mean(axis=(1, 2)) for name in FIELDS}
     for name, values in means.items():
         estimate = stratified_mean(values.tolist())
@@ -73,7 +73,7 @@ def _row(trials: Sequence[Trial]) -> Row:
 
 def _map(trials: Sequence[Trial]) -> Row:
     """Means and spreads by layer and head, `[layers][heads]`."""
-    row = _head(trials)
+    row = _ids(trials)
     for name in FIELDS:
         row[name] = stacked(trials, name).mean(axis=0).tolist()
     many = len(trials) > 1

@@ -43,7 +43,7 @@ Arms = dict[str, list[Trial]]
 def aggregate(trials: Sequence[Trial], options: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the section {rows, by_depth, contrasts, retention, gates, noise_floor, grid} of one recall study.
 
-    Options: `pairs`, contrasts wanted beyond the standard ones (`claims.pairs`); `headline`, models held to
+    Options: `pairs`, contrasts wanted beyond the standard ones (`judge.pairs`); `headline`, models held to
     40 clusters per context. Raises KvatlasError when there are no trials, or when arms of a mode did not
     see the same prompts.
     """

@@ -39,9 +39,9 @@ class HeavyHitterLayers(HeavyHitter):
         n_slots = [layer.n_slots for layer in layers]
         # A storage format may be unable to evict its newest slots; a layer must hold at least one more.
         wanted = [max(int(self.min_share * budget.total), layer.store.unselectable_recent() + 1) for layer in layers]
-        least = [min(capacity, budget.total, want) for capacity, want in zip(n_slots, wanted, strict=True)]
+        minima = [min(capacity, budget.total, want) for capacity, want in zip(n_slots, wanted, strict=True)]
         spreads = [_spread(layer) for layer in layers]
-        return fill(n_slots, least, spreads, min(sum(n_slots), budget.total * len(layers)))
+        return fill(n_slots, minima, spreads, min(sum(n_slots), budget.total * len(layers)))
 
 
 def _spread(layer: CompressedLayer) -> float:

@@ -66,9 +66,9 @@ def front_matter(title: str, models: Sequence[str], tables: Mapping[str, int]) -
         {
             "config_name": Path(name).stem,
             "data_files": [{"split": "test", "path": name}],
-            "default": place == 0,
+            "default": index == 0,
         }
-        for place, name in enumerate(files)
+        for index, name in enumerate(files)
     ]
     for config in configs[1:]:
         del config["default"]

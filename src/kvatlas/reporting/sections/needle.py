@@ -12,7 +12,7 @@ from kvatlas.reporting import evidence, labels, recall_tables
 from kvatlas.reporting.study_rows import Record, arms_of, groups, rows_of
 from kvatlas.reporting.tables import Row, Table, build, muted, named, source
 
-SETTINGS = ("n_sinks", "n_recent", "new_tokens")
+SHOWN_KEYS = ("n_sinks", "n_recent", "new_tokens")
 
 
 def context(results: Record, timings: Record, study_config: Record) -> dict[str, Any] | None:
@@ -36,7 +36,7 @@ def context(results: Record, timings: Record, study_config: Record) -> dict[str,
         "groups": shown,
         "grid": _grid(results),
         "uneven": any(len(counts) > 1 for counts in sizes),
-        "settings": {key: study_config[key] for key in SETTINGS if key in study_config},
+        "configured": {key: study_config[key] for key in SHOWN_KEYS if key in study_config},
         "statements": evidence.statements(results, "needle"),
     }
 

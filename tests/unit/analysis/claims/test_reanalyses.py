@@ -1,4 +1,4 @@
-"""Reanalyses: published conclusions beside the mended ones, and what becomes of them."""
+"""Reanalyses: published conclusions beside the reanalysed ones, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def verdict(name: str, model: str = "m", **fields: object) -> dict[str, object]:
         (None, "not run", NOT_RUN),
     ],
 )
-def test_a_conclusion_read_from_means_meets_the_verdict_on_the_mended_one(by_means, after, expected):
+def test_a_conclusion_read_from_means_meets_the_verdict_on_the_reanalysed_one(by_means, after, expected):
     before = verdict("a", by_means=by_means)
     assert reanalyses.outcome(before, verdict("b", verdict=after)) == expected
 
@@ -50,7 +50,7 @@ def test_a_published_conclusion_that_was_not_run_has_no_outcome():
 
 
 def test_reanalyses_are_reported_for_each_model_that_has_both_claims():
-    pair = [Reanalysis("mended", "a", "b")]
+    pair = [Reanalysis("changed", "a", "b")]
     rows = reanalyses.evaluate(pair, [verdict("a"), verdict("b"), verdict("a", "other"), verdict("c")])
     assert [(row["model"], row["published"], row["corrected"], row["outcome"]) for row in rows] == [
         ("m", "a", "b", STANDS)
@@ -59,19 +59,23 @@ def test_reanalyses_are_reported_for_each_model_that_has_both_claims():
 
 def test_the_reanalyses_of_the_repository_mend_claims_of_a_source_study_in_the_same_study():
     claims = {claim.id: claim for claim in claim_file.load(CLAIMS_FILE)}
-    found = reanalyses.load(CLAIMS_FILE)
-    assert {claims[pair.published].source for pair in found} == {"geometric", "l2kv", "kvstudy"}
-    for pair in found:
-        assert claims[pair.published].study == claims[pair.corrected].study
-        assert claims[pair.corrected].source == "own"
+    pairs = reanalyses.load(CLAIMS_FILE)
+    assert {claims[pair.published].source for pair in pairs} == {"geometric", "l2kv", "kvstudy"}
+    for pair in pairs:
+        assert claims[pair.published].study == claims[pair.reanalysed].study
+        assert claims[pair.reanalysed].source == "own"
 
 
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("{change: x, published: a}", r"reanalyses\[0\]\.corrected: this key is missing"),
-        ("{change: x, published: a, corrected: b, more: c}", r"reanalyses\[0\]\.more: unknown key"),
-        ("{change: x, published: a, corrected: z}", r"reanalyses\[0\]\.corrected: 'z' is not the id of a claim"),
+        ("{change: x, published: a}", r"reanalyses\[0\]\.reanalysed: this key is missing"),
+        ("{change: x, published: a, reanalysed: b, more: c}", r"reanalyses\[0\]\.more: unknown key"),
+        (
+            "{change: x, published: a, corrected: b}",
+            r"reanalyses\[0\]\.corrected: .*`corrected` is called `reanalysed` now",
+        ),
+        ("{change: x, published: a, reanalysed: z}", r"reanalyses\[0\]\.reanalysed: 'z' is not the id of a claim"),
     ],
 )
 def test_a_wrong_reanalysis_is_named_with_its_key(tmp_path, entry, message):
@@ -83,10 +87,10 @@ def test_a_wrong_reanalysis_is_named_with_its_key(tmp_path, entry, message):
 
 def test_the_table_shows_both_verdicts_and_the_outcome():
     claims = [verdict("a"), verdict("b", verdict="contradicted", effect=-0.2, ci=[-0.3, -0.1])]
-    pairs = reanalyses.evaluate([Reanalysis("mended", "a", "b")], claims)
+    pairs = reanalyses.evaluate([Reanalysis("changed", "a", "b")], claims)
     table = reproduction.reanalyses({"studies": {"needle": {}}, "claims": claims, "reanalyses": pairs})
     (line,) = table.rows
-    assert line.cells[:7] == ("m", "S", "a", "yes", "supported", "mended", "b")
+    assert line.cells[:7] == ("m", "S", "a", "yes", "supported", "changed", "b")
     assert line.cells[7:] == ("−20.0 points", "−30.0 to −10.0", "contradicted", REVERSED)
 
 

@@ -54,7 +54,7 @@ def weighed(claim, section, arm, versus):
 def recompute(tables, claims=CLAIMS):
     """(claim, model) -> the claim's verdict, p, adjusted p and parts."""
     models = sorted({row["model"] for rows in tables.values() for row in rows})
-    found, families, sections = {}, defaultdict(list), {}
+    recomputed, families, sections = {}, defaultdict(list), {}
     for claim in claims:
         assert set(claim.get("where", {})) <= {"head_dim"}
         for model in claim.get("models", models):
@@ -62,7 +62,7 @@ def recompute(tables, claims=CLAIMS):
             section = sections[key] = sections.get(key) or SECTIONS[claim["study"]](tables, *key)
             pairs = parts(claim, section.arms)
             weights = [weighed(claim, section, *pair) for pair in pairs]
-            entry = found[claim["id"], model] = {"verdict": "not run", "p": None, "p_adjusted": None, "parts": {}}
+            entry = recomputed[claim["id"], model] = {"verdict": "not run", "p": None, "p_adjusted": None, "parts": {}}
             if not pairs or None in weights:
                 continue
             names = [arm if versus in (None, arm) else f"{arm} vs {versus}" for arm, versus in pairs]
@@ -78,7 +78,7 @@ def recompute(tables, claims=CLAIMS):
     for (*_, primary), members in families.items():
         for (entry, sides), p in zip(members, adjust([entry["p"] for entry, _ in members], primary), strict=True):
             entry |= {"p_adjusted": p, "verdict": verdict(sides, p)}
-    return found
+    return recomputed
 
 
 def close(published, recomputed, rel=1e-6, width=0.0):
@@ -89,12 +89,12 @@ def close(published, recomputed, rel=1e-6, width=0.0):
     return published == pytest.approx(recomputed, rel=rel, abs=slack)
 
 
-def contradictions(published, found):
+def contradictions(published, recomputed):
     """What published rows say that the recomputed claims do not, one line each."""
     lines = []
-    assert sorted((row["id"], row["model"]) for row in published) == sorted(found)
+    assert sorted((row["id"], row["model"]) for row in published) == sorted(recomputed)
     for row in published:
-        entry = found[row["id"], row["model"]]
+        entry = recomputed[row["id"], row["model"]]
         # Intervals of streams are bootstrapped, and the p of a margin is made of the interval.
         bootstrapped = row["study"] == "online_lm" or row["metric"] in PROTOCOLS
         rel = 0.05 if bootstrapped else 1e-6

@@ -81,16 +81,16 @@ def test_the_first_three_seeds_are_compared_as_published_and_then_all() -> None:
     trials, rows = run(seeds=5)
     for subset, seeds in (("as published", range(3)), ("all", range(5))):
         row = one(rows, table="geometric_summary", arm="snapkv-4x", metric="recall_pct", subset=subset)
-        mine = [t["hit"] for t in trials if t["arm"] == "snapkv-4x" and t["mode"] == "aware" and t["seed"] in seeds]
-        assert row["n"] == len(mine) == 15 * len(seeds)
-        assert row["reproduced"] == pytest.approx(100 * sum(mine) / len(mine))
+        hits = [t["hit"] for t in trials if t["arm"] == "snapkv-4x" and t["mode"] == "aware" and t["seed"] in seeds]
+        assert row["n"] == len(hits) == 15 * len(seeds)
+        assert row["reproduced"] == pytest.approx(100 * sum(hits) / len(hits))
         assert row["difference"] == pytest.approx(row["reproduced"] - 84.4)
         assert row["inside"] == (row["ci"][0] <= 84.4 <= row["ci"][1])
     depth = one(rows, table="geometric_recall_by_depth", arm="full", metric="hits_d10", subset="as published")
-    mine = [
+    hits = [
         t["hit"] for t in trials if t["arm"] == "full" and t["mode"] == "aware" and t["seed"] < 3 and t["depth"] == 10
     ]
-    assert depth["reproduced"] == pytest.approx(sum(mine))  # nine needles, as published
+    assert depth["reproduced"] == pytest.approx(sum(hits))  # nine needles, as published
     assert depth["ci"][0] <= depth["reproduced"] <= depth["ci"][1]
 
 

@@ -30,12 +30,12 @@ PUBLISHED = {
 
 def vectors_with(recall: float, se: float) -> list[list[int]]:
     """All hit vectors of nine trials whose mean and published SE round to the printed ones."""
-    found = []
+    vectors = []
     for vector in itertools.combinations_with_replacement(range(NEEDLES + 1), 9):
         means = np.asarray(vector) / NEEDLES
         if round(100 * means.mean(), 1) == recall and round(100 * float(scipy_stats.sem(means)), 1) == se:
-            found.append(list(vector))
-    return found
+            vectors.append(list(vector))
+    return vectors
 
 
 @pytest.mark.parametrize("name", [name for name, row in PUBLISHED.items() if row[2] is not None])

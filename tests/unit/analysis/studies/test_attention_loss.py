@@ -16,30 +16,30 @@ SECTION = attention_loss.aggregate(loss_trials())
 
 
 def test_rows_are_means_over_layers_and_heads_with_intervals_over_prompts():
-    found = next(row for row in SECTION["rows"] if row["arm"] == "l2norm")
+    row = next(row for row in SECTION["rows"] if row["arm"] == "l2norm")
     values = [np.mean(trial["alr"]) for trial in loss_trials() if trial["arm"] == "l2norm"]
-    assert found["alr"] == pytest.approx(np.mean(values))
-    assert found["alr_ci"][0] < found["alr"] < found["alr_ci"][1]
-    assert found["relative"] == pytest.approx(found["alr"] / 0.37)
-    assert (found["n"], found["n_clusters"]) == (48, 6)
+    assert row["alr"] == pytest.approx(np.mean(values))
+    assert row["alr_ci"][0] < row["alr"] < row["alr_ci"][1]
+    assert row["relative"] == pytest.approx(row["alr"] / 0.37)
+    assert (row["n"], row["n_clusters"]) == (48, 6)
 
 
 def test_maps_keep_query_heads_and_kv_heads_apart_with_two_spreads():
-    found = next(row for row in SECTION["maps"] if row["arm"] == "keydiff")
+    row = next(row for row in SECTION["maps"] if row["arm"] == "keydiff")
     for name, shape in (
         ("alr", (30, 9)),
         ("alr_kv", (30, 3)),
         ("alr_sd_prompts", (30, 9)),
         ("alr_sd_queries", (30, 9)),
     ):
-        assert np.asarray(found[name]).shape == shape
-    assert np.mean(found["alr_sd_prompts"]) == pytest.approx(0.01, rel=0.2)
+        assert np.asarray(row[name]).shape == shape
+    assert np.mean(row["alr_sd_prompts"]) == pytest.approx(0.01, rel=0.2)
 
 
 def test_the_first_layers_are_compared_with_the_others():
-    found = next(row for row in SECTION["contrasts"] if row["arm"] == "layers_0_1")
-    assert found["versus"] == "other_layers"
-    assert found["diff"] == pytest.approx(0.08, abs=0.01)
+    row = next(row for row in SECTION["contrasts"] if row["arm"] == "layers_0_1")
+    assert row["versus"] == "other_layers"
+    assert row["diff"] == pytest.approx(0.08, abs=0.01)
     judged = judge.evaluate(claim_files.load(CLAIMS_FILE), {"studies": {"attention_loss": SECTION}})
     verdicts = {claim["id"]: claim["verdict"] for claim in judged if claim["study"] == "attention_loss"}
     assert verdicts["alr-is-highest-in-the-first-layers"] == "supported"

@@ -24,9 +24,9 @@ SECTION = needle.aggregate(TRIALS)
 
 
 def row_of(section: dict[str, Any], table: str, **keys: Any) -> dict[str, Any]:
-    found = [row for row in section[table] if all(row[key] == value for key, value in keys.items())]
-    assert len(found) == 1, (keys, len(found))
-    return found[0]
+    rows = [row for row in section[table] if all(row[key] == value for key, value in keys.items())]
+    assert len(rows) == 1, (keys, len(rows))
+    return rows[0]
 
 
 def trials_of(arm: str, mode: str = "aware") -> list[dict[str, Any]]:
@@ -42,17 +42,17 @@ def recalls(arm: str) -> dict[tuple[int, int], float]:
 
 def test_a_row_counts_what_the_trials_say() -> None:
     row = row_of(SECTION, "rows", mode="aware", arm="snapkv-8x")
-    mine = trials_of("snapkv-8x")
-    assert row["n"] == len(mine) == 40
+    trials = trials_of("snapkv-8x")
+    assert row["n"] == len(trials) == 40
     assert row["n_clusters"] == 8
-    assert row["hits"] == sum(t["hit"] for t in mine)
+    assert row["hits"] == sum(t["hit"] for t in trials)
     assert row["recall"] == pytest.approx(row["hits"] / 40)
     assert row["recall_se_published"] == pytest.approx(float(scipy_stats.sem(list(recalls("snapkv-8x").values()))))
     assert row["recall_ci"][0] < row["recall"] < row["recall_ci"][1]
-    assert row["ref_ppl"] == pytest.approx(math.exp(np.mean([x for t in mine for x in t["ref_nlls"]])))
+    assert row["ref_ppl"] == pytest.approx(math.exp(np.mean([x for t in trials for x in t["ref_nlls"]])))
     assert row["ref_ppl_ci"][0] < row["ref_ppl"] < row["ref_ppl_ci"][1]
-    assert row["kl"] == pytest.approx(np.mean([x for t in mine for x in t["ref_kls"]]))
-    assert row["embed_cosine"] == pytest.approx(np.mean([t["embed_cosine"] for t in mine]))
+    assert row["kl"] == pytest.approx(np.mean([x for t in trials for x in t["ref_kls"]]))
+    assert row["embed_cosine"] == pytest.approx(np.mean([t["embed_cosine"] for t in trials]))
     assert row["cells"] == [
         f"results/synthetic/cells/needle/smollm2-135m/snapkv-8x/aware-{c}-0.jsonl" for c in (1024, 512)
     ]
@@ -151,8 +151,8 @@ def test_an_unknown_metric_is_one_clear_line() -> None:
 
 def test_the_depth_trend_of_a_window_policy_is_its_late_minus_its_early_recall() -> None:
     row = row_of(SECTION, "contrasts", mode="aware", arm="streaming_llm-4x", metric="recall_last_minus_first_depth")
-    mine = trials_of("streaming_llm-4x")
-    late, early = (np.mean([t["hit"] for t in mine if t["depth"] == depth]) for depth in (90, 10))
+    trials = trials_of("streaming_llm-4x")
+    late, early = (np.mean([t["hit"] for t in trials if t["depth"] == depth]) for depth in (90, 10))
     assert row["diff"] == pytest.approx(late - early)
     assert row["diff"] > 0.5
 
@@ -225,9 +225,9 @@ def test_retention_bins_hold_every_trial_once() -> None:
 
 def test_recall_given_the_full_caches_hits_leaves_its_misses_out() -> None:
     full = {(t["context"], t["seed"], t["depth"]) for t in trials_of("full") if t["hit"]}
-    mine = [t for t in trials_of("snapkv-8x") if (t["context"], t["seed"], t["depth"]) in full]
+    trials = [t for t in trials_of("snapkv-8x") if (t["context"], t["seed"], t["depth"]) in full]
     row = row_of(SECTION, "rows", mode="aware", arm="snapkv-8x")["recall_given_full"]
-    assert (row["k"], row["n"]) == (sum(t["hit"] for t in mine), len(mine))
+    assert (row["k"], row["n"]) == (sum(t["hit"] for t in trials), len(trials))
 
 
 def test_the_noise_floor_counts_what_a_repeat_of_the_full_cache_changes() -> None:

@@ -31,7 +31,7 @@ def section(trials: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def row(section: dict[str, Any], arm: str, name: str = "rows") -> dict[str, Any]:
-    return next(found for found in section[name] if found["arm"] == arm)
+    return next(entry for entry in section[name] if entry["arm"] == arm)
 
 
 def contrast(section: dict[str, Any], arm: str, versus: str, metric: str) -> dict[str, Any]:
@@ -39,14 +39,14 @@ def contrast(section: dict[str, Any], arm: str, versus: str, metric: str) -> dic
 
 
 def test_every_arm_has_a_row_with_ppl_over_all_tokens_and_after_the_budget_binds(section, trials):
-    assert sorted(found["arm"] for found in section["rows"]) == sorted(ARMS)
+    assert sorted(entry["arm"] for entry in section["rows"]) == sorted(ARMS)
     trial = next(t for t in trials if t["arm"] == "keydiff-256slots" and t["block"] == 32)
-    found = row(section, "keydiff-256slots")
-    assert found["ppl"] == pytest.approx(math.exp(np.mean(trial["nlls"])))
-    assert found["post_ppl"] == pytest.approx(math.exp(np.mean(trial["nlls"][288:])))
-    assert found["accuracy"] == pytest.approx(np.mean(trial["hits"]))
-    assert found["post_from"] == 288
-    assert found["ppl_ci"][0] < found["ppl"] < found["ppl_ci"][1]
+    entry = row(section, "keydiff-256slots")
+    assert entry["ppl"] == pytest.approx(math.exp(np.mean(trial["nlls"])))
+    assert entry["post_ppl"] == pytest.approx(math.exp(np.mean(trial["nlls"][288:])))
+    assert entry["accuracy"] == pytest.approx(np.mean(trial["hits"]))
+    assert entry["post_from"] == 288
+    assert entry["ppl_ci"][0] < entry["ppl"] < entry["ppl_ci"][1]
     full = row(section, "full")
     assert full["post_ppl"] is full["post_ratio_full"] is None
 
@@ -55,14 +55,14 @@ def test_ratios_to_the_full_cache_compare_the_same_tokens(section, trials):
     full, arm = (
         next(t for t in trials if t["arm"] == name and t["block"] == 32) for name in ("full", "l2norm-512slots")
     )
-    found = row(section, "l2norm-512slots")
+    entry = row(section, "l2norm-512slots")
     start = arm["first_compressed"]
     expected = math.exp(np.mean(arm["nlls"][start:]) - np.mean(full["nlls"][start:]))
-    assert found["post_ratio_full"] == pytest.approx(expected)
-    low, high = found["post_ratio_full_ci"]
+    assert entry["post_ratio_full"] == pytest.approx(expected)
+    low, high = entry["post_ratio_full_ci"]
     assert low < expected < high
     # Tokens before the budget binds are equal, so they pull the ratio over all tokens towards 1.
-    assert 1 < found["ratio_full"] < found["post_ratio_full"]
+    assert 1 < entry["ratio_full"] < entry["post_ratio_full"]
 
 
 def test_bootstrap_intervals_cover_the_true_loss_of_a_stream():
@@ -94,9 +94,9 @@ def test_the_primary_family_is_sink_and_recent_at_the_same_budget_after_it_binds
 
 
 def test_claims_get_their_contrasts_and_verdicts(section):
-    found = contrast(section, "snapkv-256slots", "keydiff-256slots", "nll")
-    assert found["diff"] < 0
-    assert found["ci"][1] < 0
+    entry = contrast(section, "snapkv-256slots", "keydiff-256slots", "nll")
+    assert entry["diff"] < 0
+    assert entry["ci"][1] < 0
     results = {"studies": {"online_lm": section}}
     judged = judge.evaluate(claim_files.load(CLAIMS_FILE), results)
     verdicts = {c["id"]: c["verdict"] for c in judged if c["study"] == "online_lm"}
@@ -140,18 +140,18 @@ def test_passages_count_from_where_the_budget_binds_in_each():
 
 
 def test_curves_end_at_the_cumulative_values(section):
-    found = row(section, "snapkv-256slots", "curves")
-    assert len(found["tokens"]) == len(found["cumulative"]) == len(found["windowed"]) == len(found["accuracy"]) <= 66
-    assert found["tokens"][-1] == 2047
-    assert found["cumulative"][-1] == pytest.approx(row(section, "snapkv-256slots")["nll"], abs=1e-4)
-    assert found["accuracy"][-1] == pytest.approx(row(section, "snapkv-256slots")["accuracy"], abs=1e-4)
+    entry = row(section, "snapkv-256slots", "curves")
+    assert len(entry["tokens"]) == len(entry["cumulative"]) == len(entry["windowed"]) == len(entry["accuracy"]) <= 66
+    assert entry["tokens"][-1] == 2047
+    assert entry["cumulative"][-1] == pytest.approx(row(section, "snapkv-256slots")["nll"], abs=1e-4)
+    assert entry["accuracy"][-1] == pytest.approx(row(section, "snapkv-256slots")["accuracy"], abs=1e-4)
 
 
 def test_sizes_are_told_as_held_and_as_deployed(section):
-    found = row(section, "random-256slots")
-    assert found["saved_share"] == pytest.approx(1 - 256 / 2048)
-    assert found["kv_mib"] == pytest.approx(2 * found["resident_bf16_mib"])
-    assert found["peak_slots"] == 288
+    entry = row(section, "random-256slots")
+    assert entry["saved_share"] == pytest.approx(1 - 256 / 2048)
+    assert entry["kv_mib"] == pytest.approx(2 * entry["resident_bf16_mib"])
+    assert entry["peak_slots"] == 288
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,9 @@ def test_the_section_is_the_recall_study_s_with_rows_per_haystack():
     assert {key: section[key] for key in ("rows", "gates")} == {
         key: needle.aggregate(rows)[key] for key in ("rows", "gates")
     }
-    found = {(row["haystack"], row["arm"]): row for row in section["by_haystack"] if row["mode"] == "aware"}
-    assert set(found) == {(h, a) for h in ("noise", "corpus") for a in ("full", "keydiff-10pct", "l2norm-10pct")}
-    assert found["corpus", "keydiff-10pct"]["hits"] == 0
-    assert found["noise", "keydiff-10pct"]["hits"] == found["noise", "full"]["hits"]
-    assert sum(row["n"] for row in found.values()) == sum(row["n"] for row in section["rows"] if row["mode"] == "aware")
+    lines = {(row["haystack"], row["arm"]): row for row in section["by_haystack"] if row["mode"] == "aware"}
+    assert set(lines) == {(h, a) for h in ("noise", "corpus") for a in ("full", "keydiff-10pct", "l2norm-10pct")}
+    assert lines["corpus", "keydiff-10pct"]["hits"] == 0
+    assert lines["noise", "keydiff-10pct"]["hits"] == lines["noise", "full"]["hits"]
+    assert sum(row["n"] for row in lines.values()) == sum(row["n"] for row in section["rows"] if row["mode"] == "aware")
     assert {row["mode"] for row in section["by_haystack"]} == {"aware"}

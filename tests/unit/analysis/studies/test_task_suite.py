@@ -83,9 +83,9 @@ def test_the_trend_over_depth_and_random_eviction_are_compared(section):
 
 
 def test_the_interaction_is_zero_where_losses_add_up(section):
-    found = contrast(section, "sliding_window-50pct-int8", "additive", "accuracy_interaction")
-    assert found["diff"] == pytest.approx(0)
-    assert found["means"]["full"] == 1.0
+    entry = contrast(section, "sliding_window-50pct-int8", "additive", "accuracy_interaction")
+    assert entry["diff"] == pytest.approx(0)
+    assert entry["means"]["full"] == 1.0
 
 
 def test_a_quantized_arm_under_a_protection_finds_its_twins_under_the_same_protection():
@@ -97,11 +97,11 @@ def test_a_quantized_arm_under_a_protection_finds_its_twins_under_the_same_prote
     fair = [
         trial | {"arm": f"{trial['arm']}-fair", "protection": "fair"} for trial in trials if trial["budget"] != "none"
     ]
-    found = task_suite.aggregate([*trials, *fair])
+    section = task_suite.aggregate([*trials, *fair])
     arm = "snapkv-50pct-int8-fair"
-    assert contrast(found, arm, "additive", "accuracy_interaction")["diff"] == pytest.approx(0)
-    assert row(found, arm)["protection"] == "fair"
-    against = {row["versus"] for row in found["contrasts"] if row["arm"] == arm and row["metric"] == "accuracy"}
+    assert contrast(section, arm, "additive", "accuracy_interaction")["diff"] == pytest.approx(0)
+    assert row(section, arm)["protection"] == "fair"
+    against = {row["versus"] for row in section["contrasts"] if row["arm"] == arm and row["metric"] == "accuracy"}
     assert against == {"full", "snapkv-50pct-fair"}
 
 

@@ -109,8 +109,8 @@ def test_every_trial_is_there_with_its_texts() -> None:
     assert {len(column) for column in columns.values()} == {len(TRIALS)}
     assert len(prompts) == len({(t["mode"], t["id"]) for t in TRIALS})
     stored = {
-        (prompts[place]["mode"], prompts[place]["id"], arm): (texts[prompts[place]["question"]], texts[output], hit)
-        for place, arm, output, hit in zip(
+        (prompts[prompt]["mode"], prompts[prompt]["id"], arm): (texts[prompts[prompt]["question"]], texts[output], hit)
+        for prompt, arm, output, hit in zip(
             columns["prompt"], columns["arm"], columns["output"], columns["hit"], strict=True
         )
     }
@@ -146,7 +146,7 @@ def test_the_online_study_is_shown_without_prompts_modes_or_depths() -> None:
 
 
 def test_the_task_suite_is_shown_with_its_depths_and_quantizers() -> None:
-    hits = {"full": lambda *place: True, "full-int4": lambda *place: place[1] != 35}
+    hits = {"full": lambda *prompt: True, "full-int4": lambda *prompt: prompt[1] != 35}
     trials = [trial for arm, rule in hits.items() for trial in trials_of(arm, rule)]
     data = explorer_data({"studies": {"task_suite": task_suite.aggregate(trials)}}, [])
     (study,) = data["studies"]

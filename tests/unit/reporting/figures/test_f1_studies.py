@@ -15,5 +15,5 @@ def test_close_points_of_one_method_are_named_together():
 
 
 def test_points_of_other_methods_or_far_apart_keep_their_own_name():
-    found = [point(0.5, 0.0), point(0.5, -0.3), point(0.5, 0.0, method="snapkv")]
-    assert [len(group) for group in neighbours(found)] == [1, 1, 1]
+    points = [point(0.5, 0.0), point(0.5, -0.3), point(0.5, 0.0, method="snapkv")]
+    assert [len(group) for group in neighbours(points)] == [1, 1, 1]

@@ -18,7 +18,7 @@ from kvatlas.reporting.hub import cards
 TITLE = 'Needles: "a study" # of | caches'
 
 
-def made(rows: int = 1960) -> dict[str, Any]:
+def front(rows: int = 1960) -> dict[str, Any]:
     return cards.front_matter(TITLE, ["smollm2-135m"], {"trials.parquet": rows})
 
 
@@ -29,8 +29,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_our_front_matter_is_valid_and_reads_back_as_it_was_written(folder: Path) -> None:
-    text = cards.dump(made()) + "\n# Page\n"
-    assert cards.validate(text, folder, rows=1960) == made()
+    text = cards.dump(front()) + "\n# Page\n"
+    assert cards.validate(text, folder, rows=1960) == front()
     assert DatasetCard(text).data.to_dict()["pretty_name"] == TITLE
 
 
@@ -78,15 +78,15 @@ def test_trials_are_the_first_and_default_configuration() -> None:
 )
 def test_a_card_with_one_thing_wrong_is_refused_by_name(folder: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(KvatlasError, match=message.replace("(", r"\(")):
-        cards.validate(cards.dump({**made(), **change}), folder, rows=1960)
+        cards.validate(cards.dump({**front(), **change}), folder, rows=1960)
 
 
 def test_two_configurations_cannot_share_a_name_or_both_be_the_default(folder: Path) -> None:
-    one = made()["configs"][0]
+    one = front()["configs"][0]
     with pytest.raises(KvatlasError, match="used twice"):
-        cards.validate(cards.dump({**made(), "configs": [one, one]}), folder)
+        cards.validate(cards.dump({**front(), "configs": [one, one]}), folder)
     with pytest.raises(KvatlasError, match="only one entry"):
-        cards.validate(cards.dump({**made(), "configs": [one, {**one, "config_name": "b"}]}), folder)
+        cards.validate(cards.dump({**front(), "configs": [one, {**one, "config_name": "b"}]}), folder)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_the_model_index_is_one_that_the_hub_client_reads() -> None:
     block = cards.model_index({"studies": {"needle": {"rows": rows}}}, "tiny")
     name, evaluations = model_index_to_eval_results(yaml.safe_load(cards.dump(block, rulers=False))["model-index"])
     assert name == "tiny"
-    found = [(item.dataset_config, item.metric_type, item.metric_value) for item in evaluations]
-    assert found == [
+    metrics = [(item.dataset_config, item.metric_type, item.metric_value) for item in evaluations]
+    assert metrics == [
         ("full", "perplexity", 1.189),
         ("snapkv-4x", "recall", 0.844444),
         ("snapkv-4x", "perplexity", 1.189),

@@ -38,7 +38,7 @@ def test_the_grid_lists_what_was_crossed_without_the_questions_without_context(r
     ]
     grid = context["grid"][0]
     assert (grid["contexts"], grid["seeds"], grid["n"], grid["clusters"]) == ("512, 1024", "4", "40", "8")
-    assert context["settings"] == {"n_sinks": 4, "n_recent": 32, "new_tokens": 24}
+    assert context["configured"] == {"n_sinks": 4, "n_recent": 32, "new_tokens": 24}
     assert not context["uneven"]
 
 

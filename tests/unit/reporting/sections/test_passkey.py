@@ -20,7 +20,7 @@ def test_each_haystack_has_its_own_line_with_the_hits_of_its_trials(results: dic
     shown = lines(results)
     assert {line["Haystack"] for line in shown} == {"noise", "news"}
     assert {(line["Haystack"], line["Arm"]): line["Hits"] for line in shown} == {
-        place: f"{row['hits']}/{row['n']}" for place, row in counts.items()
+        key: f"{row['hits']}/{row['n']}" for key, row in counts.items()
     }
 
 

@@ -15,7 +15,7 @@ function spreadOf(rows) {
   for (const group of groups) {
     const width = Math.min(SPREAD * (group.length - 1), 0.3);
     group.sort((a, b) => order(a) - order(b));
-    group.forEach((row, place) => drawn.set(row, row.size * Math.exp(group.length > 1 ? (place / (group.length - 1) - 0.5) * width : 0)));
+    group.forEach((row, index) => drawn.set(row, row.size * Math.exp(group.length > 1 ? (index / (group.length - 1) - 0.5) * width : 0)));
   }
   return drawn;
 }
@@ -43,7 +43,7 @@ function methodTrace(method, rows, drawn, metric) {
   const plain = rows.filter((row) => row.quantizer === "none").length;
   const values = rows.map((row) => row.values[metric.key]);
   const color = colorOf(method);
-  const ends = (place) => values.map((value) => (value[place] === null ? 0 : Math.abs(value[place] - value[0])));
+  const ends = (bound) => values.map((value) => (value[bound] === null ? 0 : Math.abs(value[bound] - value[0])));
   return {
     type: "scatter",
     mode: plain === rows.length ? "lines+markers" : "markers+text",
@@ -82,7 +82,7 @@ function valueAxis(rows, metric) {
   const low = Math.min(...values) * 0.95, high = Math.max(...values) * 1.05;
   const span = Math.log10(high / low);
   const steps = span < 0.3 ? [1, 1.1, 1.2, 1.3, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 8] : span < 1.2 ? [1, 1.5, 2, 3, 5, 7] : span < 3 ? [1, 2, 5] : [1];
-  const powers = Array.from({ length: Math.ceil(Math.log10(high)) - Math.floor(Math.log10(low)) + 1 }, (_, place) => 10 ** (Math.floor(Math.log10(low)) + place));
+  const powers = Array.from({ length: Math.ceil(Math.log10(high)) - Math.floor(Math.log10(low)) + 1 }, (_, index) => 10 ** (Math.floor(Math.log10(low)) + index));
   const ticks = powers.flatMap((power) => steps.map((step) => Number((step * power).toPrecision(3)))).filter((tick) => tick >= low && tick <= high);
   return { type: "log", range: [Math.log10(low), Math.log10(high)], tickvals: ticks, ticktext: ticks.map(String) };
 }
@@ -94,7 +94,7 @@ function drawPareto(panels, select) {
   const drawable = panels.map((panel) => ({ ...panel, rows: panel.rows.filter((row) => row.size > 0 && row.values[metric.key]) })).filter((panel) => panel.rows.length);
   host.replaceChildren(...drawable.map((panel) => element("div", { className: "panel" }, element("h3", {}, panelTitle(panel)), panelNote(panel), element("div", { className: "plot", role: "img", "aria-label": `${metric.label} against resident size of ${panel.rows.length} arms, ${panelTitle(panel)}; the numbers are in the table of arms` }))));
   if (!drawable.length) host.replaceChildren(element("p", { className: "soft" }, "No arm with a size and this metric is chosen."));
-  drawable.forEach((panel, place) => drawPanel(host.querySelectorAll(".plot")[place], panel, metric, select));
+  drawable.forEach((panel, index) => drawPanel(host.querySelectorAll(".plot")[index], panel, metric, select));
 }
 
 function drawPanel(plot, panel, metric, select) {
@@ -126,7 +126,7 @@ function drawPanel(plot, panel, metric, select) {
 }
 
 function panelNote(panel) {
-  const span = (field) => { const found = panel.rows.map((row) => row[field]).filter((value) => value !== null); const low = Math.min(...found), high = Math.max(...found); return found.length ? (low === high ? `${low}` : `${low} to ${high}`) : null; };
+  const span = (field) => { const values = panel.rows.map((row) => row[field]).filter((value) => value !== null); const low = Math.min(...values), high = Math.max(...values); return values.length ? (low === high ? `${low}` : `${low} to ${high}`) : null; };
   const n = span("n"), clusters = span("clusters");
   const failed = state.study.gates.filter((gate) => gate.model === panel.model && gate.mode === panel.mode && !gate.passed);
   const size = [n ? `n = ${n} per arm` : "", clusters ? `${clusters} clusters` : ""].filter((part) => part).join(", ");
@@ -135,11 +135,11 @@ function panelNote(panel) {
 }
 
 function shade(share) {
-  const ramp = (dark() ? DARK_RAMP : RAMP).map((color) => [1, 3, 5].map((place) => parseInt(color.slice(place, place + 2), 16)));
-  const place = Math.min(Math.max(share, 0), 1) * (ramp.length - 1);
-  const from = Math.min(Math.floor(place), ramp.length - 2);
-  const mixed = ramp[from].map((part, channel) => Math.round(part + (ramp[from + 1][channel] - part) * (place - from)));
-  const light = mixed.reduce((sum, part, channel) => sum + part * [0.2126, 0.7152, 0.0722][channel], 0);
+  const ramp = (dark() ? DARK_RAMP : RAMP).map((color) => [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16)));
+  const level = Math.min(Math.max(share, 0), 1) * (ramp.length - 1);
+  const from = Math.min(Math.floor(level), ramp.length - 2);
+  const mixed = ramp[from].map((value, channel) => Math.round(value + (ramp[from + 1][channel] - value) * (level - from)));
+  const light = mixed.reduce((sum, value, channel) => sum + value * [0.2126, 0.7152, 0.0722][channel], 0);
   return { fill: `rgb(${mixed.join(",")})`, ink: light > 125 ? "#10151a" : "#ffffff" };
 }
 
@@ -151,8 +151,8 @@ function drawHeat(panels, select) {
   byId("depth-context").parentElement.hidden = items.length < 2;
   const chosen = byId("depth-context").value;
   const cells = new Map(state.study.depths.filter((cell) => String(cell.context) === chosen).map((cell) => [`${rowKey(cell)}|${cell.depth}`, cell]));
-  const made = panels.map((panel) => heatPanel(panel, cells, select)).filter((panel) => panel !== null);
-  byId("heat").replaceChildren(...(made.length ? made : [element("p", { className: "soft" }, "No arm is chosen.")]));
+  const heatmaps = panels.map((panel) => heatPanel(panel, cells, select)).filter((panel) => panel !== null);
+  byId("heat").replaceChildren(...(heatmaps.length ? heatmaps : [element("p", { className: "soft" }, "No arm is chosen.")]));
 }
 
 function heatPanel(panel, cells, select) {
@@ -160,7 +160,7 @@ function heatPanel(panel, cells, select) {
   const depths = [...new Set([...cells.values()].filter((cell) => panelKey(cell) === panel.key).map((cell) => cell.depth))].sort((a, b) => a - b);
   if (!rows.length) return null;
   const head = element("tr", {}, element("th", { className: "name", scope: "col" }, "Arm"), ...depths.map((depth) => element("th", { scope: "col" }, `${depth}%`)));
-  const lines = rows.map((row, place) => element("tr", { className: place && row.budget !== rows[place - 1].budget ? "budget" : "" },
+  const lines = rows.map((row, index) => element("tr", { className: index && row.budget !== rows[index - 1].budget ? "budget" : "" },
     element("th", { scope: "row" }, row.label), ...depths.map((depth) => heatCell(row, depth, cells.get(`${rowKey(row)}|${depth}`), select))));
   const table = element("table", { className: "heat", "aria-label": `Share of right answers by depth, ${panelTitle(panel)}` }, element("thead", {}, head), element("tbody", {}, ...lines));
   roving(table);
@@ -201,7 +201,7 @@ function roving(table) {
 function drawArms(panels, select) {
   const metric = state.metric;
   const head = ["Arm", state.study.size.unit === "MiB" ? "Resident MiB" : "Share of bytes", "Actual ratio", metric.label, "n", "Clusters"];
-  const titles = element("tr", {}, ...head.map((text, place) => element("th", { scope: "col", className: place ? "number" : "" }, text)));
+  const titles = element("tr", {}, ...head.map((text, index) => element("th", { scope: "col", className: index ? "number" : "" }, text)));
   const groups = panels.map((panel) => element("tbody", {},
     element("tr", { className: "group" }, element("th", { colSpan: head.length, scope: "rowgroup" }, panelTitle(panel))),
     ...panel.rows.map((row) => armLine(row, metric, select))));

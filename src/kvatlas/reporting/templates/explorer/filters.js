@@ -48,7 +48,7 @@ function buildFilters(changed) {
   options(select, DATA.studies, state.study.id);
   select.addEventListener("change", () => { chooseStudy(select.value, changed); changed(); byId("study").focus(); });
   const study = element("fieldset", {}, element("legend", {}, element("label", { for: "study" }, "Study")), select);
-  byId("form").replaceChildren(study, ...GROUPS.map((group) => filterGroup(group, changed)).filter((part) => part !== null));
+  byId("form").replaceChildren(study, ...GROUPS.map((group) => filterGroup(group, changed)).filter((fieldset) => fieldset !== null));
 }
 
 function filterGroup({ kind, field, title }, changed) {
@@ -65,11 +65,11 @@ function filterGroup({ kind, field, title }, changed) {
     changed();
   };
   const button = (text, wanted) => {
-    const made = element("button", { type: "button", className: "small", "aria-label": `${title}: ${text.toLowerCase()}` }, text);
-    made.addEventListener("click", all(wanted));
-    return made;
+    const node = element("button", { type: "button", className: "small", "aria-label": `${title}: ${text.toLowerCase()}` }, text);
+    node.addEventListener("click", all(wanted));
+    return node;
   };
-  const lines = items.map((item, place) =>
-    element("label", { className: "check" }, boxes[place], kind === "methods" ? swatch(item.id) : null, element("span", {}, item.label)));
+  const lines = items.map((item, index) =>
+    element("label", { className: "check" }, boxes[index], kind === "methods" ? swatch(item.id) : null, element("span", {}, item.label)));
   return element("fieldset", { "data-kind": kind }, element("legend", {}, title), element("div", { className: "pick" }, button("All", true), button("None", false)), ...lines);
 }

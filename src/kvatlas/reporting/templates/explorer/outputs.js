@@ -4,11 +4,11 @@ const TRIALS = new Map(); // arm's key -> list of trials of one study
 
 function loadTrials() {
   const columns = DATA.trials;
-  columns.prompt.forEach((prompt, place) => {
+  columns.prompt.forEach((prompt, index) => {
     const about = DATA.prompts[prompt];
-    const key = `${about.study}|${about.model}|${about.mode}|${columns.arm[place]}`;
+    const key = `${about.study}|${about.model}|${about.mode}|${columns.arm[index]}`;
     if (!TRIALS.has(key)) TRIALS.set(key, []);
-    TRIALS.get(key).push({ prompt, about, hit: columns.hit[place] === 1, output: columns.output[place], kept: columns.kept[place], nll: columns.nll[place] });
+    TRIALS.get(key).push({ prompt, about, hit: columns.hit[index] === 1, output: columns.output[index], kept: columns.kept[index], nll: columns.nll[index] });
   });
 }
 
@@ -46,20 +46,20 @@ function fillOutputControls(rows) {
 function drawOutputs(more = false) {
   const trials = state.arm ? trialsOf(state.arm) : [];
   const wanted = (id, value) => byId(id).value === "all" || byId(id).value === String(value);
-  const found = trials.filter((trial) => wanted("context", trial.about.context) && wanted("depth", trial.about.depth) && wanted("outcome", Number(trial.hit)));
+  const matches = trials.filter((trial) => wanted("context", trial.about.context) && wanted("depth", trial.about.depth) && wanted("outcome", Number(trial.hit)));
   const row = state.study.rows.find((candidate) => rowKey(candidate) === state.arm);
   const beside = byId("beside").value;
   const other = beside ? state.study.rows.find((candidate) => rowKey(candidate) === beside) : null;
   const matching = new Map((other ? trialsOf(beside) : []).map((trial) => [trial.about.id, trial]));
   const from = more ? state.shown : 0;
-  state.shown = Math.min(from + PAGE_SIZE, found.length);
-  const cards = found.slice(from, state.shown).map((trial) => outputCard(trial, row, other, matching.get(trial.about.id)));
+  state.shown = Math.min(from + PAGE_SIZE, matches.length);
+  const cards = matches.slice(from, state.shown).map((trial) => outputCard(trial, row, other, matching.get(trial.about.id)));
   if (more) byId("outputs").append(...cards);
   else byId("outputs").replaceChildren(...cards);
-  byId("more").hidden = state.shown >= found.length;
-  const hits = found.filter((trial) => trial.hit).length;
+  byId("more").hidden = state.shown >= matches.length;
+  const hits = matches.filter((trial) => trial.hit).length;
   byId("output-status").textContent = trials.length
-    ? `${row.label}, ${panelTitle(row)}: ${found.length} of ${trials.length} prompts match, ${hits} of them hits; ${state.shown} shown.`
+    ? `${row.label}, ${panelTitle(row)}: ${matches.length} of ${trials.length} prompts match, ${hits} of them hits; ${state.shown} shown.`
     : "No generated text is stored for this choice.";
 }
 

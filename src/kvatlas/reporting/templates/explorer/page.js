@@ -10,14 +10,14 @@ const labelOf = (kind, id) => LABELS.get(`${kind}/${id}`) ?? id;
 
 // Children are elements or strings; strings become text nodes, so data is never read as HTML.
 function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+  const node = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
     if (value === false || value === null || value === undefined) continue;
-    if (key in made && key !== "style" && typeof value !== "string") made[key] = value;
-    else made.setAttribute(key === "className" ? "class" : key, value);
+    if (key in node && key !== "style" && typeof value !== "string") node[key] = value;
+    else node.setAttribute(key === "className" ? "class" : key, value);
   }
-  made.append(...children.filter((child) => child !== null));
-  return made;
+  node.append(...children.filter((child) => child !== null));
+  return node;
 }
 
 function options(select, items, chosen) {
@@ -58,9 +58,9 @@ function startTheme(redraw) {
 }
 
 // Markers as polygons in a box from -1 to 1, the shapes that the charts use.
-const corners = (count, turn, inner) => Array.from({ length: inner ? 2 * count : count }, (_, place) => {
-  const angle = turn + (place * 2 * Math.PI) / (inner ? 2 * count : count);
-  const radius = inner && place % 2 ? inner : 1;
+const corners = (count, turn, inner) => Array.from({ length: inner ? 2 * count : count }, (_, index) => {
+  const angle = turn + (index * 2 * Math.PI) / (inner ? 2 * count : count);
+  const radius = inner && index % 2 ? inner : 1;
   return [radius * Math.sin(angle), -radius * Math.cos(angle)];
 });
 const PLUS = [[-0.35, -1], [0.35, -1], [0.35, -0.35], [1, -0.35], [1, 0.35], [0.35, 0.35], [0.35, 1], [-0.35, 1], [-0.35, 0.35], [-1, 0.35], [-1, -0.35], [-0.35, -0.35]];
