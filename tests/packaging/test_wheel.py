@@ -76,3 +76,20 @@ def test_the_command_reports_a_missing_configuration_in_one_line(installed: Path
     assert done.returncode == 2
     assert done.stderr.startswith("kvatlas: error: nowhere.yaml: no such configuration")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_workflow_runs_from_the_wheel_with_the_fingerprints_of_the_repository(
+    installed: Path, tmp_path: Path
+) -> None:
+    for name in ("workflow", "config", "docs"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "Snakefile", tmp_path)
+    shutil.copy(ROOT / "environment.yml", tmp_path)
+    snakemake = (str(installed), "-m", "snakemake", "--dry-run", "--configfile", "config/smoke.yaml")
+    assert "recall" in run(*snakemake, cwd=tmp_path)
+    code = "from kvatlas.tracking import dependencies as d; from kvatlas.tracking.fingerprint import combine; "
+    code += (
+        "print(combine(d.cell_code({'kind': 'recall', 'policy': {'name': 'snapkv'}})), combine(d.step_code('pages')), "
+    )
+    code += "combine(d.step_code('results')))"
+    assert run(str(installed), "-c", code, cwd=tmp_path) == run(sys.executable, "-c", code, cwd=ROOT)

@@ -106,7 +106,7 @@ def _versus(row: Record, arms: Mapping[str, Record]) -> str:
     if versus == row["arm"]:
         return "itself"
     arm = arms.get(str(row["arm"]))
-    return "snapkv" if arm and versus == arm_twins.of_method(arm, "snapkv") else versus
+    return "snapkv" if arm and versus == arm_twins.of_reference(arm, arms) else versus
 
 
 def _points(row: Record | None) -> tuple[str, str, str]:

@@ -191,3 +191,10 @@ def test_report_names_the_pages_and_opens_the_explorer(
     assert opened == [(folder / "explorer.html").as_uri()]
     assert main.main(["report", "--open"]) == 2
     assert "no browser was found" in capsys.readouterr().err
+
+
+def test_the_command_starts_without_a_model_library_or_a_plotting_library() -> None:
+    heavy = {"torch", "transformers", "matplotlib", "snakemake"}
+    code = f"import sys, kvatlas.cli.main; print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

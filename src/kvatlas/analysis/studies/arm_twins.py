@@ -12,6 +12,8 @@ from kvatlas.grid.arms import Arm
 from kvatlas.grid.policy_parameters import FULL, NO_QUANTIZER
 
 NO_BUDGET = Arm(FULL).budget
+REFERENCE_METHOD = "snapkv"
+"""The method that others are compared with where prompts are answered."""
 BASELINE = "sink_recent"
 """The method that selectors of a stream have to beat."""
 
@@ -22,6 +24,13 @@ def of_method(row: Row, method: str) -> str | None:
     """The id of the arm that differs in its method alone; None for the full cache, which has no budget to share."""
     arm = Arm.of(row)
     return None if arm.budget == NO_BUDGET else arm.with_(method=method).id
+
+
+def of_reference(row: Row, arms: Collection[str]) -> str | None:
+    """The id of SnapKV in the arm's place, unquantized where `arms` has it only so; None where it has neither."""
+    arm = Arm.of(row)
+    twins = (of_method(twin, REFERENCE_METHOD) for twin in (row, {**row, "quantizer": NO_QUANTIZER}))
+    return None if arm.method == REFERENCE_METHOD else next((twin for twin in twins if twin in arms), None)
 
 
 def unquantized(row: Row) -> str:

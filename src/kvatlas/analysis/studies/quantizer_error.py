@@ -33,14 +33,14 @@ def aggregate(trials: Sequence[Trial], options: Mapping[str, Any] | None = None)
     section: dict[str, Any] = {"rows": [], "granularities": [], "by_layer": [], "contrasts": []}
     for model in sorted({trial["model"] for trial in trials}):
         groups = _groups([trial for trial in trials if trial["model"] == model])
-        own = {arm: members for (arm, _), members in groups.items() if members[0]["own"]}
-        _check(model, own)
+        arms = {arm: members for (arm, _), members in groups.items() if members[0]["own"]}
+        _check(model, arms)
         for members in groups.values():
             row = _row(members)
             section["granularities"].append(row)
             section["rows"] += [row] if members[0]["own"] else []
             section["by_layer"] += _by_layer(members)
-        section["contrasts"] += _contrasts(model, own, (options or {}).get("pairs", ()))
+        section["contrasts"] += _contrasts(model, arms, (options or {}).get("pairs", ()))
     return section
 
 
@@ -51,8 +51,8 @@ def _groups(trials: Sequence[Trial]) -> dict[tuple[str, str], list[Trial]]:
     return groups
 
 
-def _check(model: str, own: Mapping[str, Sequence[Trial]]) -> None:
-    chunks = {tuple(trial["id"] for trial in members) for members in own.values()}
+def _check(model: str, arms: Mapping[str, Sequence[Trial]]) -> None:
+    chunks = {tuple(trial["id"] for trial in members) for members in arms.values()}
     if len(chunks) > 1:
         raise KvatlasError(
             f"quantizer_error: quantizers of model {model} were measured on different chunks; build all its cells"
@@ -105,15 +105,15 @@ def _by_layer(trials: Sequence[Trial]) -> list[Row]:
     ]
 
 
-def _contrasts(model: str, own: Mapping[str, Sequence[Trial]], extra: Sequence[Any]) -> list[Row]:
-    pairs = [(arm, versus) for versus in REFERENCES for arm in own if arm != versus]
+def _contrasts(model: str, arms: Mapping[str, Sequence[Trial]], extra: Sequence[Any]) -> list[Row]:
+    pairs = [(arm, versus) for versus in REFERENCES for arm in arms if arm != versus]
     wanted = {(*pair, metric): None for pair in pairs for metric in METRICS}
     wanted |= {(pair.arm, pair.versus, pair.metric): None for pair in extra if pair.metric in METRICS}
     rows: list[Row] = []
     for arm, versus, metric in wanted:
-        if arm not in own or versus not in own:
+        if arm not in arms or versus not in arms:
             continue
-        columns = [[error([trial], metric) for trial in own[name]] for name in (arm, versus)]
+        columns = [[error([trial], metric) for trial in arms[name]] for name in (arm, versus)]
         differences = [a - b for a, b in zip(*columns, strict=True) if a is not None and b is not None]
         if not differences:
             continue

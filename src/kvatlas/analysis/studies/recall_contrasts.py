@@ -23,10 +23,9 @@ from kvatlas.analysis.studies.clusters import (
     cluster_values,
     stratum_of,
 )
-from kvatlas.grid.policy_parameters import FULL, NO_QUANTIZER
+from kvatlas.grid.policy_parameters import FULL
 
 PRIMARY_METRIC = "recall"
-REFERENCE_METHOD = "snapkv"
 ADDITIVE = "additive"
 """The `versus` of an interaction contrast: what eviction and quantization would lose if their losses added up."""
 
@@ -88,11 +87,8 @@ def _standard_pairs(arms: Mapping[str, Sequence[Trial]]) -> list[Pair]:
     pairs: list[Pair] = []
     for arm, trials in arms.items():
         against = {FULL} & set(arms) - {arm}
-        if trials[0]["method"] != REFERENCE_METHOD:
-            # The reference with the arm's own quantizer where a study has it, else without one.
-            plain = {**trials[0], "quantizer": NO_QUANTIZER}
-            references = [arm_twins.of_method(row, REFERENCE_METHOD) for row in (trials[0], plain)]
-            against |= set([name for name in references if name is not None and name in arms][:1])
+        if reference := arm_twins.of_reference(trials[0], arms):
+            against.add(reference)
         pairs += [Pair(arm, versus, metric) for versus in sorted(against) for metric in (PRIMARY_METRIC, "ref_nll")]
         pairs.append(Pair(arm, arm, DEPTH_TREND))
     return pairs

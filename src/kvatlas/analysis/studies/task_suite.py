@@ -1,6 +1,6 @@
 """Trials of the task suite to its section of results.json: rows, families, depths, contrasts, gates, recommendations.
 
-A pure function of the trials. The control is the full cache in the model's own numbers (fp32 in the published setting).
+A pure function of the trials. The control is the full cache in the model's own numbers (fp32 as published).
 Task instances are the clusters: every arm answers the same prompts of an instance, so arms are compared in pairs.
 Perplexities are of one passage, scored three ways; there, blocks of 64 tokens are the clusters.
 """

@@ -85,7 +85,7 @@ def _side(row: Record, arms: Mapping[str, Record]) -> str:
         return "other"
     if versus == "full":
         return "full"
-    return "snapkv" if versus == arm_twins.of_method(arms[row["arm"]], "snapkv") else "other"
+    return "snapkv" if versus == arm_twins.of_reference(arms[row["arm"]], arms) else "other"
 
 
 def _limits(rows: Sequence[Record]) -> tuple[float, float]:

@@ -19,6 +19,15 @@ def test_a_twin_of_another_method_has_the_same_budget_quantizer_and_protection()
     assert arm_twins.of_method(row("snapkv", "50%"), "random") == "random-50pct"
 
 
+def test_the_reference_stands_in_the_arm_s_place_or_there_without_a_quantizer() -> None:
+    arm = row("h2o", "4x", "int8", "bare")
+    both = {"snapkv-4x", "snapkv-4x-bare", "snapkv-4x-int8-bare"}
+    assert arm_twins.of_reference(arm, both) == "snapkv-4x-int8-bare"
+    assert arm_twins.of_reference(arm, both - {"snapkv-4x-int8-bare"}) == "snapkv-4x-bare"
+    assert arm_twins.of_reference(arm, {"snapkv-4x"}) is None
+    assert arm_twins.of_reference(row("snapkv", "4x", "int8", "bare"), both) is None
+
+
 def test_the_full_cache_has_no_twin_of_another_method() -> None:
     assert arm_twins.of_method(row("full"), "random") is None
     assert arm_twins.of_method(row("full", quantizer="int8"), "random") is None
