@@ -5,6 +5,7 @@ Words alone change: a file's name, a key, a question mode, a method's name. Used
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,16 @@ RENAMED_FOLDERS = {"checked": "verified"}
 # What these keys hold is, or begins with, a mode or a method: `floor-512-0`, `emeans_pre_rope_mass-4x`.
 _NAMED_KEYS = ("mode", "group", "method", "arm")
 _NEW_NAMES = RENAMED_MODES | RENAMED_METHODS
-# What holds specs, trials or groups, and is kept: tables and reports are made again anyway.
+# What holds specs, trials or groups, and is kept; tables are removed, so that they and the report are made again.
 _REWRITTEN = ("prompts", "prefill", "cells", "embeddings")
+_TABLES = "tables"
 
 
 def bring_over(paths: Paths) -> list[str]:
-    """Rename what the run stored under old names, in paths and inside files, and return the files that changed."""
+    """Rename what the run stored under old names, in paths and inside files, and return the files that changed.
+
+    Where there are any, the run's tables are removed: they hold old names too.
+    """
     root = Path(paths.results)
     changed: list[str] = []
     for path in sorted(file for file in root.rglob("*") if file.is_file()):
@@ -34,6 +39,8 @@ def bring_over(paths: Paths) -> list[str]:
             changed.append(target.as_posix())
     for folder in _REWRITTEN:
         changed += [path.as_posix() for path in sorted((root / folder).rglob("*.json*")) if _rewrite(path)]
+    if changed:
+        shutil.rmtree(root / _TABLES, ignore_errors=True)
     return list(dict.fromkeys(changed))
 
 

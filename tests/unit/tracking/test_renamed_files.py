@@ -41,6 +41,16 @@ def test_files_keys_and_modes_get_their_names_of_now_and_texts_stay() -> None:
     assert not Path(OLD_CELL).exists()
 
 
+def test_tables_of_old_names_are_made_again_and_others_stay() -> None:
+    table = Path("results/r/tables/needle.json")
+    write_json(table, {"rows": []})
+    bring_over(Paths("r"))
+    assert not table.exists()
+    write_json(table, {"rows": []})
+    bring_over(Paths("r"))
+    assert table.exists()
+
+
 def test_what_has_no_old_name_is_left_as_it_is() -> None:
     other = Path("results/r/cells/needle/m/full/aware-64-0.jsonl")
     before = other.read_bytes()
