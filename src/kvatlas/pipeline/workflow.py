@@ -258,7 +258,7 @@ class Workflow:
         return [self.paths.highlights()] if self.config.get("highlights", False) else []
 
     def missing_outputs(self) -> list[str]:
-        """Return cells, verified groups and pictures of a finished run that are gone; nothing else may need them.
+        """Return cells, verified groups, tables and pictures of a finished run that are gone; nothing else may need them.
 
         While there is no report yet, everything is needed anyway.
         """
@@ -268,5 +268,5 @@ class Workflow:
         for stamp in self.figures():
             with contextlib.suppress(KvatlasError):
                 drawn += read_json(stamp)["files"]
-        kept = [*(cell.output for cell in self.grid.trial_cells()), *self.grid.verified(), *drawn]
+        kept = [*(cell.output for cell in self.grid.trial_cells()), *self.grid.verified(), *self.tables(), *drawn]
         return [path for path in kept if not Path(path).is_file()]

@@ -36,12 +36,19 @@ def bring_over(paths: Paths) -> list[str]:
         if target != path and not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             path.rename(target)
+            _remove_empty(path.parent, root)
             changed.append(target.as_posix())
     for folder in _REWRITTEN:
         changed += [path.as_posix() for path in sorted((root / folder).rglob("*.json*")) if _rewrite(path)]
     if changed:
         shutil.rmtree(root / _TABLES, ignore_errors=True)
     return list(dict.fromkeys(changed))
+
+
+def _remove_empty(folder: Path, root: Path) -> None:
+    while folder != root and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
 
 
 def renamed(value: Any, key: str = "") -> Any:

@@ -39,6 +39,7 @@ def test_files_keys_and_modes_get_their_names_of_now_and_texts_stay() -> None:
     assert read_json("results/r/verified/needle/m/no_context-64-0.json") == {"cells": {}}
     assert checksums.is_intact(NEW_CELL)
     assert not Path(OLD_CELL).exists()
+    assert not Path("results/r/checked").exists()
 
 
 def test_tables_of_old_names_are_made_again_and_others_stay() -> None:
