@@ -11,7 +11,7 @@ from kvatlas.reporting import labels
 from kvatlas.reporting.figures.layout import arm_axis, axes_grid, mark, note_above, percent_axis
 from kvatlas.reporting.study_labels import FAMILY_LABELS
 from kvatlas.reporting.study_rows import Record, models_of, rows_of
-from kvatlas.reporting.style import FAINT, SOFT, method_style, styled
+from kvatlas.reporting.style import FAINT, SOFT, method_style
 
 TITLE = "What each arm keeps, by task family"
 CAPTION = (
@@ -35,12 +35,9 @@ def alt(results: Record) -> str:
     )
 
 
-@styled
-def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure:
     """Draw one chart per family, one line of charts per model."""
     rows = rows_of(results, "task_suite", "families")
-    if not rows:
-        return None
     models = models_of(rows)
     families = [family for family in FAMILY_LABELS if any(row["family"] == family for row in rows)]
     orders = {model: _order([row for row in rows if row["model"] == model]) for model in models}

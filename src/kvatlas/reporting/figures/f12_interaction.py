@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from kvatlas.reporting import labels
 from kvatlas.reporting.figures.layout import axes_grid, filled, legend_below, note_above, percent_axis
 from kvatlas.reporting.study_rows import Record, rows_of
-from kvatlas.reporting.style import FAINT, INK, SOFT, method_style, styled
+from kvatlas.reporting.style import FAINT, INK, SOFT, method_style
 
 TITLE = "Eviction x quantization"
 CAPTION = (
@@ -38,12 +38,9 @@ def alt(results: Record) -> str:
     )
 
 
-@styled
-def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure:
     """Draw one chart per arm that is evicted and quantized, up to three side by side."""
     rows = _rows(results)
-    if not rows:
-        return None
     arms = {(row["model"], row["arm"]): row for row in rows_of(results, "task_suite")}
     columns = min(_COLUMNS, len(rows))
     lines = math.ceil(len(rows) / columns)

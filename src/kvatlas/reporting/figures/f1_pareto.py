@@ -27,7 +27,7 @@ from kvatlas.reporting.figures.layout import (
 )
 from kvatlas.reporting.figures.panels import Panel, by_method, frontier, needle, resident_mib, split, titled
 from kvatlas.reporting.study_rows import Record
-from kvatlas.reporting.style import FAINT, INK, PAGE_WIDTH, SOFT, method_style, styled
+from kvatlas.reporting.style import FAINT, INK, PAGE_WIDTH, SOFT, method_style
 
 TITLE = "Quality against resident bytes"
 CAPTION = (
@@ -58,11 +58,8 @@ def alt(results: Record) -> str:
     )
 
 
-@styled
-def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure:
     """Draw recall and reference perplexity for each model and question mode."""
-    if not available(results):
-        return None
     panels = split(row for row in needle(results, "rows") if resident_mib(row))
     panels = [panel for panel in panels if any(row["method"] != "full" for row in panel.rows)]
     modes = sorted({panel.mode for panel in panels})

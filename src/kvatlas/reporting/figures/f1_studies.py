@@ -15,7 +15,7 @@ from kvatlas.reporting import labels
 from kvatlas.reporting.figures.layout import axes_grid, legend_below, mark, method_handle, note_above
 from kvatlas.reporting.figures.panels import frontier
 from kvatlas.reporting.study_rows import Record, rows_of
-from kvatlas.reporting.style import FAINT, SOFT, method_style, styled
+from kvatlas.reporting.style import FAINT, SOFT, method_style
 
 TITLE = "All studies: quality kept against bytes of the bf16 cache"
 CAPTION = (
@@ -89,12 +89,9 @@ def alt(results: Record) -> str:
     )
 
 
-@styled
-def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure:
     """Draw one chart per model."""
     models = _models(results)
-    if not models:
-        return None
     shown = {model: points(results, model) for model in models}
     methods = sorted({str(p.row["method"]) for arms in shown.values() for p in arms}, key=labels.method_key)
     figure, grid = axes_grid(len(models), 1, 4.0 * len(models) + 0.06 * len(methods) + 0.5)

@@ -15,7 +15,7 @@ from kvatlas.reporting import labels
 from kvatlas.reporting.figures.layout import axes_grid, note_above
 from kvatlas.reporting.figures.panels import Panel, arm_names, count_note, needle, split
 from kvatlas.reporting.study_rows import Record
-from kvatlas.reporting.style import FAINT, INK, PAGE_WIDTH, SOFT, styled
+from kvatlas.reporting.style import FAINT, INK, PAGE_WIDTH, SOFT
 
 TITLE = "Recall by needle depth"
 CAPTION = (
@@ -51,11 +51,8 @@ def pooled(results: Record) -> list[Record]:
     return overall or rows
 
 
-@styled
-def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure:
     """Draw one heatmap per model and question mode; models side by side, modes below each other."""
-    if not available(results):
-        return None
     arms = arm_names(results)
     panels = split(row for row in pooled(results) if row["arm"] in arms)
     models = sorted({panel.model for panel in panels})

@@ -15,7 +15,7 @@ from kvatlas.reporting import labels
 from kvatlas.reporting.figures.layout import arm_axis, axes_grid, legend_below, note_above
 from kvatlas.reporting.figures.panels import arm_names, needle, split
 from kvatlas.reporting.study_rows import Record
-from kvatlas.reporting.style import FAINT, GATE, INK, SOFT, method_style, styled
+from kvatlas.reporting.style import FAINT, GATE, INK, SOFT, method_style
 
 TITLE = "Paired differences in recall"
 CAPTION = (
@@ -44,11 +44,8 @@ def alt(results: Record) -> str:
     )
 
 
-@styled
-def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure:
     """Draw one row of panels per model and question mode: versus the full cache, versus SnapKV."""
-    if not available(results):
-        return None
     arms = arm_names(results)
     panels = split(_contrasts(results))
     sides = [s for s in ("full", "snapkv") if any(_side(row, arms) == s for panel in panels for row in panel.rows)]

@@ -20,7 +20,7 @@ from kvatlas.reporting.figures.layout import (
 )
 from kvatlas.reporting.figures.panels import Panel, by_method, needle, split, titled
 from kvatlas.reporting.study_rows import Record
-from kvatlas.reporting.style import FAINT, SOFT, method_style, styled
+from kvatlas.reporting.style import FAINT, SOFT, method_style
 
 TITLE = "Needle retained against recall"
 CAPTION = (
@@ -45,11 +45,8 @@ def alt(results: Record) -> str:
     )
 
 
-@styled
-def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure:
     """Draw one scatter per model and question mode."""
-    if not available(results):
-        return None
     panels = split(_rows(results))
     columns = min(2, len(panels))
     lines = math.ceil(len(panels) / columns)

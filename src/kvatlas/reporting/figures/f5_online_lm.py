@@ -11,7 +11,7 @@ from kvatlas.reporting import labels
 from kvatlas.reporting.figures.layout import axes_grid, legend_below, legend_height, method_handle, note_above
 from kvatlas.reporting.figures.stream_panels import StreamPanel, count_note, split
 from kvatlas.reporting.study_rows import Record, rows_of
-from kvatlas.reporting.style import FAINT, INK, SOFT, method_style, styled
+from kvatlas.reporting.style import FAINT, INK, SOFT, method_style
 
 TITLE = "Online language modelling along the stream"
 CAPTION = (
@@ -40,12 +40,9 @@ def alt(results: Record) -> str:
     )
 
 
-@styled
-def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure:
     """Draw three charts for each budget and protection, up to three columns side by side."""
     panels = split(rows_of(results, "online_lm"))
-    if not panels:
-        return None
     curves = {(row["model"], row["arm"]): row for row in rows_of(results, "online_lm", "curves")}
     bands = _bands(panels)
     shown = [row for panel in panels for row in _drawn(panel)]

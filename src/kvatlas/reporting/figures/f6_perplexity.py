@@ -19,7 +19,7 @@ from kvatlas.reporting.figures.layout import (
 )
 from kvatlas.reporting.figures.panels import Panel, by_method, count_note, needle, split
 from kvatlas.reporting.study_rows import Record
-from kvatlas.reporting.style import FAINT, INK, method_style, styled
+from kvatlas.reporting.style import FAINT, INK, method_style
 
 TITLE = "Three perplexities of the same arms"
 CAPTION = (
@@ -46,11 +46,8 @@ def alt(results: Record) -> str:
     )
 
 
-@styled
-def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure:
     """Draw one row of three charts per model and question mode."""
-    if not available(results):
-        return None
     panels = [panel for panel in split(_rows(results)) if any(row["method"] != "full" for row in panel.rows)]
     metrics = [m for m in _METRICS if any(labels.known(row.get(m[0])) for panel in panels for row in panel.rows)]
     methods = by_method(row for panel in panels for row in panel.rows)

@@ -13,7 +13,7 @@ from kvatlas.reporting import labels
 from kvatlas.reporting.figures.layout import arm_axis, axes_grid, note_above, value_ticks
 from kvatlas.reporting.study_labels import PROTOCOL_LABELS
 from kvatlas.reporting.study_rows import Record, models_of, rows_of
-from kvatlas.reporting.style import FAINT, SOFT, method_style, styled
+from kvatlas.reporting.style import FAINT, SOFT, method_style
 
 TITLE = "Which perplexity sees eviction"
 CAPTION = (
@@ -43,11 +43,8 @@ def alt(results: Record) -> str:
     )
 
 
-@styled
-def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure:
     """Draw one chart per protocol, one line of charts per model."""
-    if not available(results):
-        return None
     rows = _shown(results)
     models = models_of(rows)
     points = {model: _points(results, [row for row in rows if row["model"] == model]) for model in models}

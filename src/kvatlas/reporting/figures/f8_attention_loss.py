@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from kvatlas.reporting import labels
 from kvatlas.reporting.figures.layout import axes_grid, filled, note_above
 from kvatlas.reporting.study_rows import Record, rows_of
-from kvatlas.reporting.style import INK, styled
+from kvatlas.reporting.style import INK
 
 TITLE = "Attention loss by layer and head"
 CAPTION = (
@@ -40,14 +40,11 @@ def alt(results: Record) -> str:
     )
 
 
-@styled
-def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure:
     """Draw one heatmap per model and method."""
     maps = sorted(
         rows_of(results, "attention_loss", "maps"), key=lambda row: (row["model"], labels.method_key(row["method"]))
     )
-    if not maps:
-        return None
     rows = {(row["model"], row["arm"]): row for row in rows_of(results, "attention_loss")}
     bands: list[list[Record]] = []
     for model in dict.fromkeys(str(row["model"]) for row in maps):

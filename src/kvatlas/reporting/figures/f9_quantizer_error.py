@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from kvatlas.reporting import labels
 from kvatlas.reporting.figures.layout import axes_grid, legend_below, note_above
 from kvatlas.reporting.study_rows import Record, models_of, rows_of
-from kvatlas.reporting.style import FAINT, INK, SOFT, styled
+from kvatlas.reporting.style import FAINT, INK, SOFT
 
 TITLE = "Quantizer error by layer"
 CAPTION = (
@@ -39,12 +39,9 @@ def alt(results: Record) -> str:
     )
 
 
-@styled
-def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure:
     """Draw keys and values side by side, one line of charts per model."""
     lines = _lines(results)
-    if not lines:
-        return None
     models = models_of(lines)
     figure, grid = axes_grid(len(models), 2, 2.9 * len(models) + 0.7, sharey="row")
     for charts, model in zip(grid, models, strict=True):

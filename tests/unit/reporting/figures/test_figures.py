@@ -63,10 +63,10 @@ def test_figures_are_listed_by_their_numbers_and_an_unknown_one_is_named() -> No
 def test_a_figure_is_drawn_exactly_when_it_is_available(name: str, results: dict[str, Any]) -> None:
     module = figures.load(name)
     assert module.available(results)
-    assert module.draw(results, []) is not None
+    assert figures.draw(name, results, []) is not None
     for empty in ({"studies": {}}, {"studies": {study: {"rows": []} for study in results["studies"]}}):
         assert not module.available(empty)
-        assert module.draw(empty, []) is None
+        assert figures.draw(name, empty, []) is None
 
 
 @every_figure
@@ -78,7 +78,7 @@ def test_captions_and_alt_texts_are_sentences(name: str, results: dict[str, Any]
 
 @every_figure
 def test_a_run_of_the_full_cache_alone_makes_no_empty_panels(name: str, full_cache_alone: dict[str, Any]) -> None:
-    figure = figures.load(name).draw(full_cache_alone, [])
+    figure = figures.draw(name, full_cache_alone, [])
     assert figure is None or all(axes.has_data() for axes in figure.axes)
 
 
@@ -86,7 +86,7 @@ def test_a_run_of_the_full_cache_alone_makes_no_empty_panels(name: str, full_cac
 def test_text_stays_inside_the_page_and_tick_labels_do_not_overlap_with_forty_arms(
     name: str, crowded: dict[str, Any]
 ) -> None:
-    figure = figures.load(name).draw(crowded, [])
+    figure = figures.draw(name, crowded, [])
     assert figure is not None
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
@@ -106,7 +106,7 @@ def test_text_stays_inside_the_page_and_tick_labels_do_not_overlap_with_forty_ar
 
 @every_figure
 def test_panels_print_their_n(name: str, results: dict[str, Any]) -> None:
-    figure = figures.load(name).draw(results, [])
+    figure = figures.draw(name, results, [])
     assert figure is not None
     assert any("n = " in text.get_text() for axes in figure.axes for text in axes.texts)
 

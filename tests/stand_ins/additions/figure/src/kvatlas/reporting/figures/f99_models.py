@@ -6,7 +6,6 @@ from matplotlib.figure import Figure
 
 from kvatlas.reporting.figures.layout import axes_grid
 from kvatlas.reporting.study_rows import Record, models_of, rows_of
-from kvatlas.reporting.style import styled
 
 TITLE = "Rows by model"
 CAPTION = "The rows of the needle study's table, by model."
@@ -22,12 +21,9 @@ def alt(results: Record) -> str:
     return f"Bars: rows of {len(models_of(rows_of(results, 'needle')))} models."
 
 
-@styled
-def draw(results: Record, trials: Sequence[Record]) -> Figure | None:
+def draw(results: Record, trials: Sequence[Record]) -> Figure:
     """Draw one bar per model."""
     models = models_of(rows_of(results, "needle"))
-    if not models:
-        return None
     figure, grid = axes_grid(1, 1, 2.0)
     grid[0][0].bar(models, [len(rows_of(results, "needle", model=model)) for model in models])
     return figure
