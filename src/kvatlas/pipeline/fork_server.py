@@ -1,6 +1,6 @@
 """A fork server: one process imports torch and transformers once, and each cell of a local run is a fork of it.
 
-Importing them takes longer than many a cell's work on a small model. The server holds no code of this package, so that
+Importing them takes longer than many a cell's work on a small model. The server imports no cell's code, so that
 a fork reads what the files say then, like any new process; it does not touch a GPU, because CUDA does not survive a fork.
 It ends with the process that started it. Where there is no server, a cell imports for itself; the results are the same.
 """

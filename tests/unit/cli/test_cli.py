@@ -69,7 +69,7 @@ def test_validate_and_plan_accept_the_repository_s_configurations(
     assert main.main(["plan", "--configfile", f"config/{name}.yaml"]) == 0
     out = capsys.readouterr().out
     assert "prefill files:" in out
-    assert "each prefilled once" in out
+    assert "are prefilled, once each" in out
     assert re.search(r"GPU hours: about [\d.]+ on one GPU", out)
 
 

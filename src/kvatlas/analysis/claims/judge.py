@@ -37,13 +37,12 @@ from kvatlas.analysis.claims.claim_file import Claim, known, load
 from kvatlas.analysis.claims.verdicts import Part
 from kvatlas.analysis.statistics import multiplicity
 from kvatlas.analysis.statistics.intervals import DESCRIPTIVE_BELOW
-from kvatlas.analysis.statistics.multiplicity import PRIMARY
+from kvatlas.analysis.statistics.multiplicity import ALPHA, PRIMARY
 from kvatlas.analysis.studies.clusters import METRICS, RECALL_METRICS
 from kvatlas.analysis.studies.recall_contrasts import Pair
 
 __all__ = ["Claim", "evaluate", "load", "pairs"]
 
-ALPHA = 0.05
 
 Row = dict[str, Any]
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+ALPHA = 0.05
+"""The level of every test and of the intervals that go with it, after adjustment within a family."""
 PRIMARY = "primary"
 """The family that a study declares beforehand has Holm's correction, every other one Benjamini and Hochberg's."""
 

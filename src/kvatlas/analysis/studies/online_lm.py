@@ -13,7 +13,7 @@ from typing import Any
 
 from kvatlas.analysis.statistics import multiplicity, paired_tests
 from kvatlas.analysis.statistics.intervals import DESCRIPTIVE_BELOW
-from kvatlas.analysis.statistics.multiplicity import PRIMARY
+from kvatlas.analysis.statistics.multiplicity import ALPHA, PRIMARY
 from kvatlas.analysis.studies import arm_twins, streams
 from kvatlas.analysis.studies.sizes import MIB, deployed_bytes
 from kvatlas.analysis.studies.streams import Row, Trial
@@ -22,7 +22,6 @@ from kvatlas.grid.policy_parameters import FULL
 
 ONLINE = "online"
 METRICS = tuple(streams.FIELDS)
-ALPHA = 0.05
 
 _COPIED = (
     "model",

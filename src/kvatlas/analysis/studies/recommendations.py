@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvatlas.analysis.statistics import multiplicity, paired_tests
+from kvatlas.analysis.statistics.multiplicity import ALPHA
 from kvatlas.analysis.studies.arm_twins import NO_BUDGET
 from kvatlas.grid.policy_parameters import FULL
 
 Row = Mapping[str, Any]
-ALPHA = 0.05
 
 
 @dataclass(frozen=True)

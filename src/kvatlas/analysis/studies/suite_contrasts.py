@@ -12,7 +12,7 @@ from typing import Any
 
 from kvatlas.analysis.statistics import multiplicity, paired_tests
 from kvatlas.analysis.statistics.intervals import clusters_to_resolve
-from kvatlas.analysis.statistics.multiplicity import PRIMARY
+from kvatlas.analysis.statistics.multiplicity import ALPHA, PRIMARY
 from kvatlas.analysis.studies import arm_twins, streams
 from kvatlas.analysis.studies.clusters import mean
 from kvatlas.analysis.studies.recall_contrasts import ADDITIVE
@@ -32,7 +32,6 @@ METRICS = (
 )
 RANDOM = "random"
 MARGIN = 0.05  # points that a non-inferior arm may lose
-ALPHA = 0.05
 
 Trial = Mapping[str, Any]
 Row = dict[str, Any]

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from kvatlas.analysis.statistics.multiplicity import ALPHA
 from kvatlas.analysis.studies import arm_twins
 from kvatlas.reporting import labels
 from kvatlas.reporting.figures.layout import arm_axis, axes_grid, legend_below, note_above
@@ -26,7 +27,6 @@ CAPTION = (
     "cache."
 )
 MARGIN = -5.0
-ALPHA = 0.05
 _ROW = 0.185
 
 

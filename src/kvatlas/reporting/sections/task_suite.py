@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kvatlas.analysis.statistics.multiplicity import ALPHA
 from kvatlas.analysis.studies import suite_contrasts
 from kvatlas.reporting import evidence, labels, tables
 from kvatlas.reporting.study_labels import FAMILY_LABELS, PROTOCOL_LABELS
@@ -131,7 +132,7 @@ def unresolved(results: Record, model: str) -> dict[str, str]:
     rows = {str(row["arm"]): row for row in arms_of(results, "task_suite", model)}
     arms: dict[str, list[str]] = {"resolved": [], "non_inferior": [], "open": []}
     for arm, test in _contrasts(results, model, "accuracy", "full").items():
-        within = test["p_non_inferior_holm"] is not None and test["p_non_inferior_holm"] <= 0.05
+        within = test["p_non_inferior_holm"] is not None and test["p_non_inferior_holm"] <= ALPHA
         kind = "resolved" if test["resolved"] else "non_inferior" if within and test["gate_passed"] else "open"
         arms[kind].append(labels.arm_label(rows[arm]))
     return {kind: "; ".join(names) or "none" for kind, names in arms.items()}
