@@ -157,7 +157,7 @@ def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
 
 def test_the_module_and_its_help_work() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "kvatlas", "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "kvatlas.cli", "--help"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0
     for command in ("validate", "plan", "check", "why", "cell", "aggregate", "results", "figure", "pages"):

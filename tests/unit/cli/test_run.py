@@ -118,7 +118,7 @@ def test_every_figure_that_plot_offers_exists() -> None:
 )
 def test_help_tells_defaults_and_an_example(words: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "kvatlas", *words, "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "kvatlas.cli", *words, "--help"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "default" in done.stdout

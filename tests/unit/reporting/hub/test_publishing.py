@@ -55,7 +55,7 @@ class Publisher:
         )
 
     def publish(self, *arguments: str, repo: str = REPO, **variables: str) -> subprocess.CompletedProcess[str]:
-        command = ["-m", "kvatlas", "publish", "--folder", str(self.report), "--repo-id", repo, *arguments]
+        command = ["-m", "kvatlas.cli", "publish", "--folder", str(self.report), "--repo-id", repo, *arguments]
         done = self.run(command, **variables)
         assert not any(secret in done.stdout + done.stderr for secret in (TOKEN, "hf_wrong_token"))
         return done

@@ -1,7 +1,0 @@
-"""`python -m kvatlas`, the same as the `kvatlas` command."""
-
-import sys
-
-from kvatlas.cli.main import main
-
-sys.exit(main())
