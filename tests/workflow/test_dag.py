@@ -39,7 +39,7 @@ def test_the_smoke_configuration_plans_what_its_dry_run_lists(tmp_path: Path) ->
     checkout = make_checkout(tmp_path / "repo")
     checkout.configfile = "config/smoke.yaml"
     counts = checkout.counts()
-    plan = checkout.run("kvatlas", "plan", "--configfile", "config/smoke.yaml").stdout
+    plan = checkout.run("kvatlas.cli", "plan", "--configfile", "config/smoke.yaml").stdout
     planned = {words[0]: int(words[1]) for words in map(str.split, plan.splitlines()) if len(words) == 2}
     # The models and the text count as fetched in the copy.
     assert (planned.pop("fetch_model"), planned.pop("fetch_text")) == (2, 1)
@@ -95,24 +95,26 @@ def test_after_a_policy_edit_the_prefill_is_made_again_inside_its_cells(edited: 
 
 def test_check_and_why_name_the_stale_cell_and_the_file_even_without_metadata(edited: Checkout) -> None:
     edited.append("src/kvatlas/compression/policies/random.py", "\nADDED = 1\n")
-    done = edited.run("kvatlas", "check", "--configfile", "config/toy.yaml", check=False)
+    done = edited.run("kvatlas.cli", "check", "--configfile", "config/toy.yaml", check=False)
     assert done.returncode == 2
     assert "5 of 21 cells" in done.stderr
     assert f"{CELLS}/random-4x/aware-256-0.jsonl" in done.stderr
-    why = edited.run("kvatlas", "why", f"{CELLS}/random-4x/aware-256-0.jsonl", "--configfile", "config/toy.yaml").stdout
+    why = edited.run(
+        "kvatlas.cli", "why", f"{CELLS}/random-4x/aware-256-0.jsonl", "--configfile", "config/toy.yaml"
+    ).stdout
     assert "code: src/kvatlas/compression/policies/random.py changed" in why
     other = edited.run(
-        "kvatlas", "why", f"{CELLS}/snapkv-4x/aware-256-0.jsonl", "--configfile", "config/toy.yaml"
+        "kvatlas.cli", "why", f"{CELLS}/snapkv-4x/aware-256-0.jsonl", "--configfile", "config/toy.yaml"
     ).stdout
     assert "up to date" in other
-    page = edited.run("kvatlas", "why", "reports/toy/README.md", "--configfile", "config/toy.yaml").stdout
+    page = edited.run("kvatlas.cli", "why", "reports/toy/README.md", "--configfile", "config/toy.yaml").stdout
     assert "would be made again" in page
     assert "random-4x" in page
 
 
 def test_why_names_the_table_s_code_that_makes_a_page_again(edited: Checkout) -> None:
     edited.append("src/kvatlas/analysis/studies/needle.py", "\nADDED = 1\n")
-    page = edited.run("kvatlas", "why", "reports/toy/README.md", "--configfile", "config/toy.yaml").stdout
+    page = edited.run("kvatlas.cli", "why", "reports/toy/README.md", "--configfile", "config/toy.yaml").stdout
     assert "needle.json: code: src/kvatlas/analysis/studies/needle.py changed" in page
 
 

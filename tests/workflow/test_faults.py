@@ -117,7 +117,7 @@ def empty(path: Path) -> None:
 def test_a_damaged_cell_is_named_and_made_again(damage, undone: Checkout) -> None:
     continue_run(undone)
     damage(undone.root / CELL)
-    check = undone.run("kvatlas.cli.main", "check", "--configfile", undone.configfile, check=False)
+    check = undone.run("kvatlas.cli", "check", "--configfile", undone.configfile, check=False)
     assert check.returncode == 2
     assert f"{CELL} (it is corrupt, or was edited after it was written)" in check.stderr
     done = undone.snakemake(*TARGETS, check=False)
@@ -181,7 +181,7 @@ def test_a_deleted_cell_is_made_again(finished: Checkout) -> None:
     assert f"recall {CELL}" in pending
     assert sum(job.startswith("recall ") for job in pending) == 1
     finished.snakemake(CELL)
-    assert "21 cells are" in finished.run("kvatlas.cli.main", "check", "--configfile", finished.configfile).stdout
+    assert "21 cells are" in finished.run("kvatlas.cli", "check", "--configfile", finished.configfile).stdout
 
 
 def test_a_lost_picture_is_drawn_again_and_nothing_else(finished: Checkout) -> None:
@@ -203,11 +203,11 @@ def test_an_accepted_edit_keeps_every_number_and_says_what_made_it(edited: Check
     for data in (original + b"\nADDED = 1\n", original):
         (edited.root / path).write_bytes(data)
         assert edited.pending() != []
-        done = edited.run("kvatlas.cli.main", "check", "--accept", "--configfile", edited.configfile)
+        done = edited.run("kvatlas.cli", "check", "--accept", "--configfile", edited.configfile)
         assert "5 cells accepted" in done.stdout
         edited.snakemake("--touch")
         assert edited.pending() == []
-    edited.run("kvatlas.cli.main", "check", "--configfile", edited.configfile)
+    edited.run("kvatlas.cli", "check", "--configfile", edited.configfile)
     assert (edited.root / "reports/toy/results.json").read_bytes() == results
     assert '"accepted_from"' in (edited.root / f"{CELLS}/h2o-4x/aware-256-0.jsonl").read_text()
 
@@ -216,7 +216,7 @@ def test_another_configuration_is_not_accepted_as_an_edit_of_the_code(edited: Ch
     config = copy.deepcopy(TOY)
     config["studies"]["needle"]["n_recent"] = 16
     edited.configure(config)
-    done = edited.run("kvatlas.cli.main", "check", "--accept", "--configfile", edited.configfile, check=False)
+    done = edited.run("kvatlas.cli", "check", "--accept", "--configfile", edited.configfile, check=False)
     assert "0 cells accepted" in done.stdout
     assert done.returncode == 2
 

@@ -232,7 +232,7 @@ def test_a_fresh_clone_with_copied_results_reruns_nothing(keeps: str, finished: 
     if keeps == "times and not records":
         shutil.rmtree(clone.root / ".snakemake")
     assert clone.pending() == []
-    clone.run("kvatlas.cli.main", "check", "--configfile", clone.configfile)
+    clone.run("kvatlas.cli", "check", "--configfile", clone.configfile)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,3 @@ def _job(parser: argparse.ArgumentParser, *, spec: bool = True) -> argparse.Argu
     parser.add_argument("--code", help="the fingerprint that the code must have")
     parser.add_argument("--output", type=Path, required=True)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

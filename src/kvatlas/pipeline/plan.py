@@ -50,7 +50,8 @@ def describe(workflow: Workflow) -> str:
     lines += [f"  {'all':<{width}}  {sum(counts.values()):>6}"]
     lines += [
         f"prompts: {sum(cell.work.prompts for cell in grid.of_kind(PROMPTS))}, of which "
-        f"{sum(cell.work.prompts for cell in prefills)} are prefilled, once each; trials of recall cells: {sum(cell.work.prompts for cell in recalls)}",
+        f"{sum(cell.work.prompts for cell in prefills)} are prefilled, once each; "
+        f"trials of recall cells: {sum(cell.work.prompts for cell in recalls)}",
         f"prefill: {_tokens(prefills):,} tokens; "
         f"decode: up to {sum(_decoded(cell) for cell in recalls):,} tokens, twice "
         "(own output and reference)",

@@ -9,7 +9,8 @@ from kvatlas.files import write_jsonl
 def write(spec, inputs, output):
     rows = [
         {"study": trial["study"], "arm": trial["arm"], "group": Path(path).stem, "id": trial["id"], "embed_cosine": 0.5}
-        for path in spec["cells"]
+        for name, path in inputs.items()
+        if name != "embedder"
         for trial in cell_file.read(path).trials
     ]
     write_jsonl(output, rows)
