@@ -193,3 +193,13 @@ def test_the_workflow_is_formatted() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_why_knows_every_file_of_a_run(finished: Checkout) -> None:
+    run = finished.root / "results/toy"
+    files = [*run.glob("verified/**/*.json"), *run.glob("embeddings/*.jsonl"), *run.glob("tables/*.json")]
+    assert len(files) >= 3
+    for file in files:
+        name = file.relative_to(finished.root).as_posix()
+        why = finished.run("kvatlas.cli", "why", name, "--configfile", finished.configfile).stdout
+        assert "up to date" in why, why

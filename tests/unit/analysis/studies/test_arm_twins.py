@@ -65,3 +65,10 @@ def test_the_baseline_has_the_same_budget_and_rather_the_same_protection() -> No
     one = {"sink_recent-512slots": arms["sink_recent-512slots"]}
     assert arm_twins.baseline_of(row("tova", "512", protection="bare"), one) == row("sink_recent", "512")
     assert arm_twins.baseline_of(row("tova", "128"), arms) is None
+
+
+def test_the_baseline_has_the_same_quantizer_or_there_is_none() -> None:
+    arms = {twin["arm"]: twin for twin in (row("sink_recent", "256"), row("sink_recent", "256", "int8", "fair"))}
+    assert arm_twins.baseline_of(row("snapkv", "256", "int8"), arms) == row("sink_recent", "256", "int8", "fair")
+    assert arm_twins.baseline_of(row("snapkv", "256", protection="fair"), arms) == row("sink_recent", "256")
+    assert arm_twins.baseline_of(row("snapkv", "256", "int4"), arms) is None
