@@ -12,7 +12,7 @@ from typing import Any
 
 from kvatlas.grid import policy_parameters
 from kvatlas.grid.arms import Arm, arms_of, listed
-from kvatlas.grid.cells import PREFILL, PROMPTS, RECALL, Cell, Work
+from kvatlas.grid.cells import PREFILL, PROMPTS, Cell, Work
 from kvatlas.grid.study import NO_CONTEXT, PROTECTION_KEYS, QUESTION_TOKENS, Spec, StudyContext, blocks_of, shards
 
 
@@ -90,22 +90,11 @@ def recall_cells(context: StudyContext) -> Iterator[Cell]:
         prompts, prefill = _prompts_cell(context, group, task), _prefill_cell(context, group)
         yield prompts
         yield prefill
-        inputs = context.model_input() | {"prompts": prompts.output, "prefill": prefill.output}
+        inputs = {"prompts": prompts.output, "prefill": prefill.output}
         shared = _shared_spec(context, group)
         specs = [arm.spec(context.config, context.study_config) | shared for arm in arms]
-        for spec in [context.base_spec(RECALL) | spec for spec in specs + _repeat(context, shared, group)]:
-            output = context.paths.cell(context.study, context.model, spec["arm"], group.id)
-            yield Cell(
-                RECALL,
-                context.study,
-                context.model,
-                spec["arm"],
-                group.id,
-                spec,
-                output,
-                inputs,
-                _recall_work(group, spec),
-            )
+        for spec in specs + _repeat(context, shared, group):
+            yield context.trial_cell(group.id, spec, inputs, _recall_work(group, spec))
 
 
 def prompt_groups(context: StudyContext) -> Iterator[tuple[Group, list[Arm]]]:
@@ -141,13 +130,7 @@ def _windows(context: StudyContext) -> list[int]:
 
 def _shared_spec(context: StudyContext, group: Group) -> Spec:
     new_tokens = context.study_config["new_tokens"]
-    return {
-        "mode": group.mode,
-        "context": group.context,
-        "shard": group.shard,
-        "new_tokens": new_tokens,
-        **context.device_spec(),
-    }
+    return {"mode": group.mode, "context": group.context, "shard": group.shard, "new_tokens": new_tokens}
 
 
 def _prompts_cell(context: StudyContext, group: Group, task: str) -> Cell:
@@ -168,7 +151,8 @@ def _prompts_cell(context: StudyContext, group: Group, task: str) -> Cell:
 
 def _prefill_cell(context: StudyContext, group: Group) -> Cell:
     block, new_tokens = context.study_config.get("block", 0), context.study_config["new_tokens"]
-    spec = context.base_spec(PREFILL) | _shared_spec(context, group) | {"block": block, "windows": _windows(context)}
+    spec = context.base_spec(PREFILL) | _shared_spec(context, group) | context.device_spec()
+    spec |= {"block": block, "windows": _windows(context)}
     inputs = context.model_input() | {"prompts": context.paths.prompts(context.study, context.model, group.id)}
     # Prompts go one by one; the reference is decoded as a batch.
     forwards = group.prompts * blocks_of(group.tokens, block) + new_tokens

@@ -60,8 +60,13 @@ class StudyContext:
         """Return the text of the study, if it names one."""
         return {"text": text_file(self.study_config["text"])} if "text" in self.study_config else {}
 
+    def text_work(self) -> Work:
+        """Return the work of running each of the study's prompts, cut from its text, once."""
+        prompts, tokens = self.study_config["prompts"], self.study_config["context"]
+        return Work(prompts, tokens, forwards=prompts, tokens=prompts * tokens)
+
     def trial_cell(self, group: str, spec: Spec, inputs: Mapping[str, str], work: Work) -> Cell:
-        """Return the cell of an arm that needs no prefill; `spec` has the arm's keys."""
+        """Return the cell of an arm, which reads the model and `inputs`; `spec` has the arm's keys."""
         kind = self.record.kind
         whole = self.base_spec(kind) | spec | self.device_spec()
         output = self.paths.cell(self.study, self.model, spec["arm"], group)

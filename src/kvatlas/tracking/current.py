@@ -31,6 +31,8 @@ class Current:
         self.grid: Grid = sizes.grid
         self.sizes, self.models, self.texts = sizes, sizes.models, texts
         self.track_versions: bool = self.grid.config.get("track_versions", True)
+        # Many cells are made of the same code.
+        self._fingerprints: dict[dependencies.Step, str] = {}
         self.code = cache(self._code)
         self.upstream = cache(self._upstream)
         self._fetched = cache(self._fetched_origin)
@@ -60,7 +62,11 @@ class Current:
 
     def _code(self, output: str) -> str:
         """The fingerprint of the cell that writes `output`."""
-        return combine(self.explanation(self.grid.cells[output]))
+        cell = self.grid.cells[output]
+        step = dependencies.cell_step(cell.spec)
+        if step not in self._fingerprints:
+            self._fingerprints[step] = combine(self.explanation(cell))
+        return self._fingerprints[step]
 
     def _upstream(self, output: str) -> str:
         return combine({name: self._origin(path) for name, path in self.grid.cells[output].inputs.items()})

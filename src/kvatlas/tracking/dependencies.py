@@ -10,7 +10,6 @@ import ast
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -142,12 +141,7 @@ def cell_step(spec: Mapping[str, Any]) -> Step:
 
 def cell_code(spec: Mapping[str, Any], *, track_versions: bool = True) -> Explanation:
     """Explain the code of a cell; the versions of packages count where they are tracked."""
-    return explain_cell(cell_step(spec), track_versions)
-
-
-@cache
-def explain_cell(step: Step, track_versions: bool) -> Explanation:
-    """Explain the code of all cells that are made of the same; not to be changed by the caller."""
+    step = cell_step(spec)
     return explain(step.modules, packages=step.packages if track_versions else ())
 
 

@@ -118,10 +118,9 @@ class _MadeFrom:
 
 def _made_from(current: Current, path: str) -> _MadeFrom:
     grid, paths = current.grid, current.grid.paths
-    tables = {paths.table(study): dependencies.step_code("aggregate", study) for study in grid.config["studies"]}
-    for study in grid.config["studies"]:
-        if path == paths.table(study):
-            return _MadeFrom(tables[path], grid.trial_cells(study))
+    studies = {paths.table(study): study for study in grid.config["studies"]}
+    if path in studies:
+        return _MadeFrom(dependencies.step_code("aggregate", studies[path]), grid.trial_cells(studies[path]))
     for key in grid.groups():
         if path == paths.verified(*key):
             return _MadeFrom({}, grid.group(*key))
@@ -130,6 +129,7 @@ def _made_from(current: Current, path: str) -> _MadeFrom:
             embedded = [cell for cell in grid.of_kind(RECALL) if cell.model == model]
             return _MadeFrom(current.embed_explanation(), embedded)
     step, subject = _step(current, path)
+    tables = {table: dependencies.step_code("aggregate", study) for table, study in studies.items()}
     if step != "results":
         tables[f"{paths.report}/results.json"] = dependencies.step_code("results")
     return _MadeFrom(dependencies.step_code(step, subject, grid.config), grid.trial_cells(), tables)

@@ -10,17 +10,11 @@ import pytest
 
 from kvatlas.lm import folders
 from kvatlas.lm.sources import fetch_model
-from tests.support import fetching
 from tests.support.fetching import (
     SHAPE,
     Entry,
     refused,
 )
-
-
-@pytest.fixture
-def path_entry(tmp_path: Path) -> Entry:
-    return fetching.path_entry(tmp_path)
 
 
 def break_folder(folder: Path, how: str) -> None:

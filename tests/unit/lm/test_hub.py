@@ -25,12 +25,6 @@ from tests.support.fetching import (
     refused,
 )
 from tests.support.hub_server import HubServer
-from tests.support.tiny_models import make_model_dir
-
-
-@pytest.fixture
-def qwen(tmp_path: Path) -> Path:
-    return make_model_dir(tmp_path / "qwen")
 
 
 def hub_entry(**changes: Any) -> Entry:

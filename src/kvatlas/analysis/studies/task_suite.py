@@ -26,7 +26,7 @@ from kvatlas.analysis.studies.suite_contrasts import (
     contrast_rows,
     instance_values,
 )
-from kvatlas.analysis.studies.validity import GATE_FULL, GATE_NO_CONTEXT, NO_CONTEXT
+from kvatlas.analysis.studies.validity import NO_CONTEXT, gate
 from kvatlas.errors import KvatlasError
 from kvatlas.grid.arms import BASE
 from kvatlas.grid.policy_parameters import FULL, NO_QUANTIZER
@@ -201,28 +201,9 @@ def _gates(model: str, full: Sequence[Trial], no_context: Sequence[Trial]) -> li
         with_context, without = (
             mean(float(t["hit"]) for t in trials if family in ("all", t["family"])) for trials in (full, no_context)
         )
-        reasons = []
-        if with_context is None or with_context <= GATE_FULL:
-            reasons.append("no such task" if with_context is None else f"the full cache solves {with_context:.1%}")
-        if without is None or without >= GATE_NO_CONTEXT:
-            reasons.append(
-                "the question without its context was not run"
-                if without is None
-                else f"{without:.1%} are solved without the context"
-            )
-        rows.append(
-            {
-                "model": model,
-                "study": full[0]["study"],
-                "mode": full[0]["mode"],
-                "context": f"{full[0]['context']}, {family.replace('_', ' ')}",
-                "family": family,
-                "full_recall": with_context,
-                "no_context_recall": without,
-                "passed": not reasons,
-                "reason": "; ".join(reasons),
-            }
-        )
+        ids = {"model": model, "study": full[0]["study"], "mode": full[0]["mode"], "family": family}
+        ids["context"] = f"{full[0]['context']}, {family.replace('_', ' ')}"
+        rows.append(ids | gate(with_context, without, absent="no such task", verb="solve"))
     return rows
 
 

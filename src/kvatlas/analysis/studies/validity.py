@@ -23,6 +23,24 @@ Row = dict[str, Any]
 Arms = Mapping[str, Sequence[Trial]]
 
 
+def gate(full: float | None, no_context: float | None, *, absent: str, verb: str) -> Row:
+    """Judge a task by the shares that are answered with and without the context; None where nothing was run.
+
+    `absent` says why there is no share with the context, `verb` ("recall") what is done with a task.
+    """
+    reasons = []
+    if full is None or full <= GATE_FULL:
+        reasons.append(absent if full is None else f"the full cache {verb}s {full:.1%}")
+    if no_context is None or no_context >= GATE_NO_CONTEXT:
+        reasons.append(
+            "the question without its context was not run"
+            if no_context is None
+            else f"{no_context:.1%} are {verb.removesuffix('e')}ed without the context"
+        )
+    shares = {"full_recall": full, "no_context_recall": no_context}
+    return shares | {"passed": not reasons, "reason": "; ".join(reasons)}
+
+
 def gate_rows(model: str, mode: str, full: Sequence[Trial], no_context: Sequence[Trial]) -> list[Row]:
     """Judge each context and then, last, all contexts together."""
     rows = []
@@ -30,30 +48,9 @@ def gate_rows(model: str, mode: str, full: Sequence[Trial], no_context: Sequence
         here = [t for t in full if context in ("all", t["context"])]
         # A run may store a prompt without its context once for all context lengths.
         without = [t for t in no_context if context in ("all", t["context"])] or list(no_context)
-        full_recall, no_context_recall = mean(t["hit"] for t in here), mean(t["hit"] for t in without)
-        reasons = []
-        if full_recall is None or full_recall <= GATE_FULL:
-            reasons.append(
-                "the full cache was not run" if full_recall is None else f"the full cache recalls {full_recall:.1%}"
-            )
-        if no_context_recall is None or no_context_recall >= GATE_NO_CONTEXT:
-            reasons.append(
-                "the question without its context was not run"
-                if no_context_recall is None
-                else f"{no_context_recall:.1%} are recalled without the context"
-            )
-        rows.append(
-            {
-                "model": model,
-                "study": full[0]["study"] if full else None,
-                "mode": mode,
-                "context": context,
-                "full_recall": full_recall,
-                "no_context_recall": no_context_recall,
-                "passed": not reasons,
-                "reason": "; ".join(reasons),
-            }
-        )
+        ids = {"model": model, "study": full[0]["study"] if full else None, "mode": mode, "context": context}
+        shares = mean(t["hit"] for t in here), mean(t["hit"] for t in without)
+        rows.append(ids | gate(*shares, absent="the full cache was not run", verb="recall"))
     return rows
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvatlas.grid import policy_parameters
-from kvatlas.grid.cells import Cell, Work
+from kvatlas.grid.cells import Cell
 from kvatlas.grid.study import Study, StudyContext
 from kvatlas.paths import MEASUREMENTS
 
@@ -14,12 +14,10 @@ def cells(context: StudyContext) -> Iterator[Cell]:
     """Yield a cell per method."""
     study_config = context.study_config
     sizes = {key: study_config[key] for key in ("text", "context", "prompts", "queries")}
-    prompts, tokens = study_config["prompts"], study_config["context"]
-    work = Work(prompts, tokens, forwards=prompts, tokens=prompts * tokens)
     for method in study_config["methods"]:
         policy = policy_parameters.policy_of(context.config, method)
         spec = {"arm": method, "method": method, "policy": policy} | sizes
-        yield context.trial_cell(f"loss-{study_config['context']}-0", spec, context.text_input(), work)
+        yield context.trial_cell(f"loss-{study_config['context']}-0", spec, context.text_input(), context.text_work())
 
 
 STUDY = Study(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kvatlas.grid import policy_parameters
 from kvatlas.grid.arms import Arm
-from kvatlas.grid.cells import Cell, Work
+from kvatlas.grid.cells import Cell
 from kvatlas.grid.study import Study, StudyContext
 from kvatlas.paths import MEASUREMENTS
 
@@ -15,12 +15,10 @@ def cells(context: StudyContext) -> Iterator[Cell]:
     """Yield a cell per quantizer."""
     study_config = context.study_config
     sizes = {key: study_config[key] for key in ("text", "context", "prompts")}
-    prompts, tokens = study_config["prompts"], study_config["context"]
-    work = Work(prompts, tokens, forwards=prompts, tokens=prompts * tokens)
     for quantizer in study_config["quantizers"]:
         arm = Arm(policy_parameters.FULL, quantizer=quantizer)
         spec = {"arm": arm.id, "quantizer": quantizer} | sizes
-        yield context.trial_cell(f"error-{study_config['context']}-0", spec, context.text_input(), work)
+        yield context.trial_cell(f"error-{study_config['context']}-0", spec, context.text_input(), context.text_work())
 
 
 STUDY = Study(
