@@ -11,13 +11,10 @@ from hypothesis import strategies as st
 
 from kvatlas.errors import KvatlasError
 from kvatlas.tasks.needle import make_prompts
-from kvatlas.tasks.text import draw_sentence, rng_for
-from tests.support.tiny_models import tiny_tokenizer
+from tests.support.prompts import CORPUS, TOKENIZER, text_of
 
-TOKENIZER = tiny_tokenizer()
 CONTEXT = 900
 DEPTHS = [10, 50, 90]
-CORPUS = "\n".join(draw_sentence(rng_for("corpus", number)) for number in range(200))
 BASE: dict[str, Any] = {
     "mode": "aware",
     "context": CONTEXT,
@@ -30,10 +27,6 @@ BASE: dict[str, Any] = {
 
 def prompts(**changes: Any) -> list[dict[str, Any]]:
     return make_prompts(TOKENIZER, **(BASE | changes))
-
-
-def text_of(prompt: dict[str, Any], start: int = 0, stop: int | None = None) -> str:
-    return str(TOKENIZER.decode(prompt["ids"][start:stop]))
 
 
 @settings(max_examples=15, deadline=None)

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from kvatlas.errors import KvatlasError
 from kvatlas.tasks.scoring import contains_answer
 from kvatlas.tasks.suite import DEPTHS, make_prompts
-from tests.support.tiny_models import tiny_tokenizer
+from tests.support.prompts import TOKENIZER, text_of
 
-TOKENIZER = tiny_tokenizer()
 CONTEXT = 900
 
 
@@ -31,10 +30,6 @@ def instance_prompts(instance: int, mode: str = "suite") -> list[dict[str, Any]]
 
 def prompts(*instances: int, mode: str = "suite") -> list[dict[str, Any]]:
     return [row for instance in instances or (0, 1) for row in instance_prompts(instance, mode)]
-
-
-def text_of(prompt: dict[str, Any], start: int = 0, stop: int | None = None) -> str:
-    return str(TOKENIZER.decode(prompt["ids"][start:stop]))
 
 
 def without_span(prompt: dict[str, Any]) -> str:
