@@ -122,7 +122,7 @@ def _find(registrations: Mapping[str, R], name: str, kind: str) -> R:
 
 @cache
 def _scan(package: str, folders: tuple[str, ...], form: type[R]) -> dict[str, R]:
-    files = sorted(path for folder in folders for path in Path(folder).glob("*.py") if path.stem not in _SHARED)
+    files = (path for folder in folders for path in sorted(Path(folder).glob("*.py")) if path.stem not in _SHARED)
     registrations: dict[str, R] = {}
     for path in files:
         in_file = list(_registrations(path, f"{package}.{path.stem}", form))

@@ -53,7 +53,7 @@ def test_one_class_may_have_several_names():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (POLICY.format("random"), r"random\.py: 'random' is registered by .*policies\.another too"),
+        (POLICY.format("random"), r"another\.py: 'random' is registered by .*policies\.random too"),
         (POLICY.format("full"), "'full' is registered by kvatlas itself too"),
         ("class A:\n    pass\n", r"another\.py: registers nothing; put @PolicyRegistration"),
         ('@PolicyRegistration(NAME, label="A", source="b")\nclass A: ...', "line 1 needs literal arguments"),
