@@ -19,13 +19,7 @@ include: "workflow/rules/highlights.smk"
 rule all:
     default_target: True
     input:
-        f"{REPORT}/README.md",
-        f"{REPORT}/samples.md",
-        f"{REPORT}/cells.md",
-        f"{REPORT}/explorer.html",
-        FLOW.figures(),
-        FLOW.highlights(),
-        FLOW.missing_outputs(),
+        FLOW.files(),
 
 
 include: "workflow/rules/publish.smk"

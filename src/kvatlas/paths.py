@@ -19,6 +19,10 @@ MODELS_FILE, TEXTS_FILE, CLAIMS_FILE = "config/models.yaml", "config/texts.yaml"
 PUBLISHED_FOLDER = "config/published"
 PROVENANCE = "provenance.json"
 
+# The files of a report, as far as every run has them; its figures are those that its results hold data for.
+DATA_FILES = ("results.json", "timings.json", "config.json", "trials.parquet")
+PAGES = ("README.md", "samples.md", "cells.md", "model-card.md")
+EXPLORER = "explorer.html"
 # Tables of a report that not every run has.
 STREAMS, MEASUREMENTS = "streams.parquet", "measurements.parquet"
 

@@ -24,7 +24,6 @@ localrules:
     results,
     check,
     figure,
-    picture,
     pages,
     explorer,
     highlights,
@@ -38,6 +37,11 @@ wildcard_constraints:
     arm=r"[a-z0-9_.-]+",
     group=r"[a-z_]+(-[a-z]+)?-\d+-\d+",
     figure=r"f\d+_[a-z0-9_]+",
+
+
+# What was damaged exists, and may have kept its time: Snakemake has to be told.
+if workflow.is_main_process and not workflow.touch:
+    workflow.dag_settings.forcerun = {*workflow.dag_settings.forcerun, *FLOW.damaged()}
 
 
 # Cells of a local run without a GPU are forks of one process that has imported torch.

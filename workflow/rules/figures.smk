@@ -24,21 +24,3 @@ rule figure:
         caption=FLOW.figure_caption,
     shell:
         "kvatlas figure --name {wildcards.figure} --results {input.results} --trials {input.trials} --code {params.code} --output {output.stamp} > {log} 2>&1"
-
-
-# A picture that readers should see and that is gone; `rule all` asks for it, and its figure need not be drawn again.
-rule picture:
-    input:
-        ancient(f"{RESULTS}/figures/{{figure}}"),
-    output:
-        f"{REPORT}/figures/{{figure}}.{{extension}}",
-    log:
-        f"logs/{RUN}/picture/{{figure}}.{{extension}}.log",
-    wildcard_constraints:
-        extension="png|svg",
-    conda:
-        "../../environment.yml"
-    resources:
-        mem_mb=500,
-    shell:
-        "cp {input}/{wildcards.figure}.{wildcards.extension} {output} > {log} 2>&1"

@@ -16,10 +16,12 @@ from typing import Any
 
 from kvatlas.errors import KvatlasError
 from kvatlas.files import read_json, write_json, write_text
-from kvatlas.paths import code_record
+from kvatlas.grid import unfold
+from kvatlas.grid.cells import Grid
+from kvatlas.paths import DATA_FILES, code_record
 from kvatlas.pipeline import cell_jobs, local_resources, verified_groups
 from kvatlas.pipeline.workflow import Workflow
-from kvatlas.tracking import dependencies
+from kvatlas.tracking import checksums, dependencies, finished_run
 from kvatlas.tracking.fingerprint import Explanation, combine
 
 
@@ -101,7 +103,16 @@ def aggregate(args: Namespace) -> None:
     from kvatlas.pipeline.tables import write_table
 
     _verify_code(args, dependencies.step_code("aggregate", args.study))
-    write_table(json.loads(args.spec), args.study, args.output)
+    config = json.loads(args.spec)
+    _require_cells(unfold.grid(config))
+    write_table(config, args.study, args.output)
+    checksums.record(args.output)
+
+
+def _require_cells(grid: Grid) -> None:
+    """Remove cells, records of groups, and embeddings that are not as they were written, and name them."""
+    finished_run.require_cells(grid, grid.trial_cells())
+    checksums.require([*grid.verified(), *map(grid.paths.embeddings, grid.embedded_models())])
 
 
 def results(args: Namespace) -> None:
@@ -109,11 +120,20 @@ def results(args: Namespace) -> None:
     from kvatlas.pipeline.results import write_results
 
     _verify_code(args, dependencies.step_code("results"))
-    write_results(json.loads(args.spec), args.output.parent)
+    config = json.loads(args.spec)
+    grid = unfold.grid(config)
+    _require_cells(grid)
+    checksums.require(map(grid.paths.table, config["studies"]))
+    write_results(config, args.output.parent)
+    checksums.record(*finished_run.report_data(grid))
 
 
 def _report_config(report: Path) -> Any:
-    """The configuration that a report's data were made from."""
+    """The configuration that a report's data were made from.
+
+    Raises KvatlasError where one of these files is not as it was written; it is removed.
+    """
+    checksums.require(path for path in (*map(report.joinpath, DATA_FILES), *report.glob("*.parquet")) if path.is_file())
     return read_json(report / "config.json")["config"]
 
 
@@ -133,9 +153,9 @@ def figure(args: Namespace) -> None:
     written = figures.write(args.name, read_json(args.results), read_parquet(args.trials), folder)
     pictures = args.output.with_suffix("")
     pictures.mkdir(parents=True, exist_ok=True)
-    for path in written:
-        shutil.copy(path, pictures)
+    copies = [Path(shutil.copy(path, pictures)) for path in written]
     write_json(args.output, {"files": [path.as_posix() for path in written]})
+    checksums.record(*written, *copies, args.output)
 
 
 def pages(args: Namespace) -> None:
@@ -143,7 +163,7 @@ def pages(args: Namespace) -> None:
     from kvatlas.reporting.render import write_pages
 
     _verify_code(args, dependencies.step_code("pages", config=_report_config(args.output.parent)))
-    write_pages(args.output.parent)
+    checksums.record(*write_pages(args.output.parent))
 
 
 def highlights(args: Namespace) -> None:
@@ -155,6 +175,7 @@ def highlights(args: Namespace) -> None:
     text = of_report.text(report, report.as_posix())
     of_report.insert(args.readme, text)
     write_text(args.output, text)
+    checksums.record(args.output)
 
 
 def explorer(args: Namespace) -> None:
@@ -162,4 +183,4 @@ def explorer(args: Namespace) -> None:
     from kvatlas.reporting.explorer.document import write_explorer
 
     _verify_code(args, dependencies.step_code("explorer", config=_report_config(args.output.parent)))
-    write_explorer(args.output.parent)
+    checksums.record(write_explorer(args.output.parent))

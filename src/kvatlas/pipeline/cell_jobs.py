@@ -15,9 +15,9 @@ from kvatlas.experiments import run_cell
 from kvatlas.grid import unfold
 from kvatlas.grid.cells import EMBED, PREFILL, RECALL
 from kvatlas.grid.studies import all_studies
-from kvatlas.paths import PROVENANCE
+from kvatlas.paths import PROVENANCE, timing_of
 from kvatlas.pipeline import prefill_files
-from kvatlas.tracking import checksums
+from kvatlas.tracking import checksums, finished_run
 
 _OUT_OF_MEMORY = ("DefaultCPUAllocator", "out of memory", "not enough memory")
 
@@ -43,7 +43,7 @@ def run(spec: Spec, inputs: Mapping[str, Path], output: Path, *, fingerprint: st
         if not _is_out_of_memory(error):
             raise
         raise KvatlasError(_memory_advice(spec, error)) from error
-    checksums.record(output)
+    checksums.record(*(path for path in (output, timing_of(output)) if path.is_file()))
 
 
 def _run(spec: Spec, inputs: dict[str, Path], output: Path, fingerprint: str) -> None:
@@ -53,8 +53,10 @@ def _run(spec: Spec, inputs: dict[str, Path], output: Path, fingerprint: str) ->
     if "prefill" in inputs:
         inputs["prefill"] = prefill_files.ensure(inputs["prefill"], inputs)
     if spec["kind"] == EMBED:
-        recalls = unfold.grid(spec["config"]).of_kind(RECALL)
-        inputs |= {cell.output: Path(cell.output) for cell in recalls if cell.model == spec["model"]}
+        grid = unfold.grid(spec["config"])
+        recalls = [cell for cell in grid.of_kind(RECALL) if cell.model == spec["model"]]
+        finished_run.require_cells(grid, recalls)
+        inputs |= {cell.output: Path(cell.output) for cell in recalls}
     run_cell.run(spec, inputs, output, fingerprint=fingerprint)
 
 

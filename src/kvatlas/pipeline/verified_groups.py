@@ -28,6 +28,7 @@ def verify(current: Current, key: GroupKey, output: Path, *, keep_prefill: bool)
         raise KvatlasError(f"{names}: these arms did not answer the same prompts; delete them and run again")
     sums = {cell.output: checksum(cell.output) for cell in cells}
     write_json(output, {"cells": sums, "prompts": len(next(iter(prompts.values()), ()))})
+    checksums.record(output)
     if not keep_prefill:
         prefill_files.release(Path(current.grid.paths.prefill(*key)))
 

@@ -6,7 +6,6 @@ transformers.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -14,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from kvatlas.errors import KvatlasError
-from kvatlas.files import read_json
 from kvatlas.grid import config, unfold
 from kvatlas.grid.cells import EMBED, PREFILL, PROMPTS, RECALL, Cell
 from kvatlas.grid.sizes import Sizes
 from kvatlas.grid.studies import all_studies, trial_kinds
 from kvatlas.lm.catalog import load_models, load_texts
-from kvatlas.paths import MODELS_FILE, TEXTS_FILE, figure_names, model_file
-from kvatlas.tracking import dependencies
+from kvatlas.paths import MODELS_FILE, TEXTS_FILE, model_file
+from kvatlas.tracking import dependencies, finished_run
 from kvatlas.tracking.current import Current
 from kvatlas.tracking.fingerprint import combine
 
@@ -237,10 +235,6 @@ class Workflow:
         """Return the parquet files of the report beside the trials."""
         return [f"{self.paths.report}/{name}" for name in unfold.data_files(self.config)]
 
-    def figures(self) -> list[str]:
-        """Return the stamps of all figures."""
-        return [self.paths.figure(name) for name in figure_names()]
-
     def figure_title(self, wildcards: Any) -> str:
         """Return the title of a figure."""
         return dependencies.figure_title(wildcards.figure)[0]
@@ -253,20 +247,13 @@ class Workflow:
         """Return the caption of a figure."""
         return dependencies.figure_title(wildcards.figure)[1]
 
-    def highlights(self) -> list[str]:
-        """Return the record of what the run puts into the repository's README, where it is configured to."""
-        return [self.paths.highlights()] if self.config.get("highlights", False) else []
+    def files(self) -> list[str]:
+        """Return every file that a finished run has; whatever of it is missing is made again."""
+        return finished_run.files(self.grid)
 
-    def missing_outputs(self) -> list[str]:
-        """Return cells, verified groups, tables and pictures of a finished run that are gone; nothing else may need them.
-
-        While there is no report yet, everything is needed anyway.
-        """
-        if not Path(f"{self.paths.report}/results.json").is_file():
-            return []
-        drawn: list[str] = []
-        for stamp in self.figures():
-            with contextlib.suppress(KvatlasError):
-                drawn += read_json(stamp)["files"]
-        kept = [*(cell.output for cell in self.grid.trial_cells()), *self.grid.verified(), *self.tables(), *drawn]
-        return [path for path in kept if not Path(path).is_file()]
+    def damaged(self) -> list[str]:
+        """Return the files of the run that are no longer as they were written, each named in a line on stderr."""
+        found = finished_run.damaged(self.grid)
+        for path in found:
+            print(f"kvatlas: {path}: corrupt, or edited after it was written; a run makes it again", file=sys.stderr)
+        return found

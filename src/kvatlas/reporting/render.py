@@ -20,7 +20,7 @@ from kvatlas.analysis.statistics.intervals import DESCRIPTIVE_BELOW
 from kvatlas.analysis.trials import read_parquet
 from kvatlas.files import read_json, write_text
 from kvatlas.grid.studies import all_studies
-from kvatlas.paths import figure_names
+from kvatlas.paths import PAGES, figure_names
 from kvatlas.reporting import (
     cells,
     environment,
@@ -35,8 +35,6 @@ from kvatlas.reporting import (
 )
 from kvatlas.reporting.hub import cards
 from kvatlas.reporting.study_rows import Record
-
-PAGES = ("README.md", "samples.md", "cells.md", "model-card.md")
 
 
 def write_pages(report_dir: Path | str) -> list[Path]:

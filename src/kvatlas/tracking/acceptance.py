@@ -67,3 +67,4 @@ def _renew_verified(current: Current, study: str, model: str, group: str) -> Non
         record.unlink(missing_ok=True)
     elif record.is_file():
         write_json(record, read_json(record) | {"cells": {path: checksum(path) for path in cells}})
+        checksums.record(record)

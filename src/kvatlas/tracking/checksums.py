@@ -14,11 +14,18 @@ from kvatlas.files import checksum, read_json, write_json
 from kvatlas.paths import checksum_record
 
 
-def record(output: Path | str) -> None:
-    """Keep the checksum of a finished output; files outside a run have none."""
-    recorded = checksum_record(output)
-    if recorded is not None:
-        write_json(recorded, _measure(Path(output)))
+def record(*outputs: Path | str) -> None:
+    """Keep the checksums of finished outputs; files outside a run have none."""
+    for output in outputs:
+        recorded = checksum_record(output)
+        if recorded is not None:
+            write_json(recorded, _measure(Path(output)))
+
+
+def is_recorded(path: Path | str) -> bool:
+    """Return whether the checksum of a file was kept; True outside a run, where none is."""
+    recorded = checksum_record(path)
+    return recorded is None or recorded.is_file()
 
 
 def is_intact(path: Path | str) -> bool:

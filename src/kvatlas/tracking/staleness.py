@@ -6,20 +6,21 @@ A cell's first line holds its spec and its fingerprint; whether Snakemake still 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from kvatlas.errors import KvatlasError
 from kvatlas.experiments import cell_file
 from kvatlas.files import read_json
-from kvatlas.grid.cells import RECALL, Cell
-from kvatlas.paths import code_record
-from kvatlas.tracking import checksums, dependencies
+from kvatlas.grid.cells import PROMPTS, Cell
+from kvatlas.paths import code_record, timing_of
+from kvatlas.tracking import checksums, finished_run
 from kvatlas.tracking.current import Current
+from kvatlas.tracking.finished_run import Job
 from kvatlas.tracking.fingerprint import Explanation, differences
 
 _SHOWN = 5
+_NOT_AS_WRITTEN = "it is corrupt, or was edited after it was written"
 
 
 def reasons(current: Current, cell: Cell) -> list[str]:
@@ -27,7 +28,7 @@ def reasons(current: Current, cell: Cell) -> list[str]:
     if not Path(cell.output).is_file():
         return ["it does not exist"]
     if not checksums.is_intact(cell.output):
-        return ["it is corrupt, or was edited after it was written"]
+        return [_NOT_AS_WRITTEN]
     stored = cell_file.read_header(cell.output)
     now = json.loads(json.dumps(current.spec(cell)))
     before = stored.spec
@@ -93,56 +94,73 @@ def explain_rerun(current: Current, path: str) -> list[str]:
     """
     cell = current.grid.find(path)
     if cell is not None and cell.arm:
-        return reasons(current, cell)
+        return _shown_cells(current, [cell], named=False)
     if cell is not None:
-        return code_changes(current, cell) + _upstream_changes(current, cell)
-    made_from = _made_from(current, PurePosixPath(path).as_posix())
-    reasons_found = [] if Path(path).is_file() else ["it does not exist"]
-    reasons_found += changes_since(path, made_from.code)
-    for table, code in made_from.tables.items():
-        reasons_found += [f"{table}: {line}" for line in changes_since(table, code)]
-    cells = made_from.cells
-    stale = [cell for cell in cells if reasons(current, cell)]
-    reasons_found += [f"cell {cell.output}: {reasons(current, cell)[0]}" for cell in stale[:_SHOWN]]
-    return reasons_found + ([f"and {len(stale) - _SHOWN} more cells"] if len(stale) > _SHOWN else [])
+        lost = _state(cell.output) if cell.kind == PROMPTS else []
+        return lost + code_changes(current, cell) + _upstream_changes(current, cell)
+    jobs = finished_run.jobs(current.grid)
+    job = _job_of(current, jobs, PurePosixPath(path).as_posix())
+    upstream = _upstream_jobs(jobs, job)
+    lines = _job_reasons(current, job, path)
+    for before in upstream:
+        lines += [f"{before.outputs[0]}: {line}" for line in _job_reasons(current, before, before.outputs[0])]
+    read = {name for each in (job, *upstream) for name in each.inputs}
+    return lines + _shown_cells(current, [cell for cell in current.grid.trial_cells() if cell.output in read])
 
 
-@dataclass(frozen=True)
-class _MadeFrom:
-    """What a file that is no cell is made from: its own code, cells, and the tables in between with their code."""
-
-    code: Explanation
-    cells: Sequence[Cell]
-    tables: Mapping[str, Explanation] = field(default_factory=dict)
-
-
-def _made_from(current: Current, path: str) -> _MadeFrom:
-    grid, paths = current.grid, current.grid.paths
-    studies = {paths.table(study): study for study in grid.config["studies"]}
-    if path in studies:
-        return _MadeFrom(dependencies.step_code("aggregate", studies[path]), grid.trial_cells(studies[path]))
-    for key in grid.groups():
-        if path == paths.verified(*key):
-            return _MadeFrom({}, grid.group(*key))
-    for model in grid.embedded_models():
-        if path == paths.embeddings(model):
-            embedded = [cell for cell in grid.of_kind(RECALL) if cell.model == model]
-            return _MadeFrom(current.embed_explanation(), embedded)
-    step, subject = _step(current, path)
-    tables = {table: dependencies.step_code("aggregate", study) for table, study in studies.items()}
-    if step != "results":
-        tables[f"{paths.report}/results.json"] = dependencies.step_code("results")
-    return _MadeFrom(dependencies.step_code(step, subject, grid.config), grid.trial_cells(), tables)
+def _shown_cells(current: Current, cells: Iterable[Cell], *, named: bool = True) -> list[str]:
+    """Why cells would be made again: the first ones, or one that goes without its name."""
+    stale = {cell.output: found for cell in cells if (found := _cell_reasons(current, cell))}
+    if not named:
+        return next(iter(stale.values()), [])
+    lines = [f"cell {output}: {found[0]}" for output, found in list(stale.items())[:_SHOWN]]
+    return lines + ([f"and {len(stale) - _SHOWN} more cells"] if len(stale) > _SHOWN else [])
 
 
-def _step(current: Current, path: str) -> tuple[str, str]:
-    """The step that makes a file of the whole run, and the figure that it draws."""
-    paths = current.grid.paths
-    name = PurePosixPath(path).stem
-    if path in (paths.figure(name), *(f"{paths.report}/figures/{name}{suffix}" for suffix in (".png", ".svg"))):
-        return "figure", name
-    if path == paths.highlights():
-        return "highlights", ""
-    if path.startswith(f"{paths.report}/"):
-        return {".md": "pages", ".html": "explorer"}.get(PurePosixPath(path).suffix, "results"), ""
+def _cell_reasons(current: Current, cell: Cell) -> list[str]:
+    """The reasons of a cell itself, of the sidecar of its timing, and of prompts that are lost."""
+    found = reasons(current, cell)
+    if not found and finished_run.is_damaged(cell, finished_run.verified_sums(current.grid, [cell.group_key])):
+        found = [f"it or {timing_of(cell.output)} is not as it was written"]
+    if prompts := cell.inputs.get("prompts"):
+        found = found + [f"input prompts: {line}" for line in _state(prompts)]
+    return found
+
+
+def _state(path: str) -> list[str]:
+    if not Path(path).is_file():
+        return ["it does not exist"]
+    return [] if checksums.is_intact(path) else [_NOT_AS_WRITTEN]
+
+
+def _job_reasons(current: Current, job: Job, path: str) -> list[str]:
+    """Why a job would run again by itself; `path` is the one of its files that is asked about."""
+    lines = []
+    for output in job.outputs:
+        named = "" if output == path else f"{output}: "
+        if not Path(output).is_file():
+            lines.append(f"{named}it does not exist")
+        elif finished_run.is_spoiled(output):
+            lines.append(f"{named}{_NOT_AS_WRITTEN}")
+    return lines + changes_since(job.outputs[0], job.code(current))
+
+
+def _upstream_jobs(jobs: Sequence[Job], job: Job) -> list[Job]:
+    """The jobs whose files a job reads, directly or not, the nearest first."""
+    read, found = set(job.inputs), []
+    for before in reversed(jobs):
+        if read & set(before.outputs):
+            read |= set(before.inputs)
+            found.append(before)
+    return found
+
+
+def _job_of(current: Current, jobs: Sequence[Job], path: str) -> Job:
+    """The job that writes a file; that of a picture is its figure's."""
+    paths, name = current.grid.paths, PurePosixPath(path).stem
+    pictures = [f"{paths.report}/figures/{name}{suffix}" for suffix in (".png", ".svg")]
+    written = paths.figure(name) if path in pictures else path
+    for job in jobs:
+        if written in job.outputs:
+            return job
     raise KvatlasError(f"{path}: run '{paths.run}' makes no such file; is the right --configfile given?")

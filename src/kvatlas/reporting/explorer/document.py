@@ -20,10 +20,10 @@ from plotly.offline import get_plotlyjs
 
 from kvatlas.analysis.trials import read_parquet
 from kvatlas.files import read_json, write_text
+from kvatlas.paths import EXPLORER
 from kvatlas.reporting import environment, escape
 from kvatlas.reporting.explorer.data import explorer_data
 
-PAGE = "explorer.html"
 SCRIPTS = ("page.js", "filters.js", "charts.js", "outputs.js", "main.js")
 # Characters that could end a script element or a line of a script; JSON may always write them as escapes.
 _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
@@ -36,7 +36,7 @@ def write_explorer(report_dir: Path | str) -> Path:
     """
     folder = Path(report_dir)
     results, config = (read_json(folder / f"{name}.json") for name in ("results", "config"))
-    page = folder / PAGE
+    page = folder / EXPLORER
     write_text(page, render(results, read_parquet(folder / "trials.parquet"), config))
     return page
 
