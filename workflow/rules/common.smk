@@ -1,11 +1,16 @@
+import os
 import shlex
 import sys
 from pathlib import Path
 
+from kvatlas.lm import portable
 from kvatlas.pipeline import fork_server
 from kvatlas.pipeline.workflow import Workflow
 
 FLOW = Workflow.open(config, workflow.configfiles, workflow.basedir)
+# Before the server of cells is started and before any job: both inherit it.
+if FLOW.config.get("portable"):
+    portable.prepare(os.environ)
 RUN = FLOW.paths.run
 RESULTS = FLOW.paths.results
 REPORT = FLOW.paths.report

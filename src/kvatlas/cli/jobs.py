@@ -16,6 +16,7 @@ from typing import Any
 
 from kvatlas.errors import KvatlasError
 from kvatlas.files import read_json, write_json, write_text
+from kvatlas.lm import portable
 from kvatlas.paths import code_record
 from kvatlas.pipeline import cell_jobs, local_resources, verified_groups
 from kvatlas.pipeline.workflow import Workflow
@@ -42,6 +43,8 @@ def cell(args: Namespace) -> None:
     spec = json.loads(args.spec)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(args.threads)
+    if spec.get("portable"):
+        portable.enter()
     if "torch" in sys.modules:
         # A fork of the server has read these variables already.
         sys.modules["torch"].set_num_threads(args.threads)

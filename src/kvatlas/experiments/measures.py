@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from kvatlas.lm.cache import CLUSTER_SIZE, CompressedCache
 from kvatlas.lm.loading import LanguageModel
 
@@ -82,7 +84,8 @@ def decode_speed(step_seconds: Sequence[float], batch: int) -> dict[str, Any]:
 
 def device_record(lm: LanguageModel) -> dict[str, str]:
     """Return where the model ran, and in which numbers."""
-    return {"device": lm.device.type, "dtype": str(lm.dtype).removeprefix("torch.")}
+    kernels = torch.backends.cpu.get_cpu_capability() if lm.device.type == "cpu" else ""
+    return {"device": lm.device.type, "dtype": str(lm.dtype).removeprefix("torch."), "kernels": kernels}
 
 
 @dataclass

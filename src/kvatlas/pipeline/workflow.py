@@ -19,6 +19,7 @@ from kvatlas.grid import config, unfold
 from kvatlas.grid.cells import EMBED, PREFILL, PROMPTS, RECALL, Cell
 from kvatlas.grid.sizes import Sizes
 from kvatlas.grid.studies import all_studies, trial_kinds
+from kvatlas.grid.study import device_keys
 from kvatlas.lm.catalog import load_models, load_texts
 from kvatlas.paths import MODELS_FILE, TEXTS_FILE, figure_names, model_file
 from kvatlas.tracking import dependencies
@@ -191,10 +192,9 @@ class Workflow:
             "kind": EMBED,
             "model": model,
             "embedder": self.config["embedder"],
-            "device": self.config.get("device", "auto"),
             "studies": studies,
             "config": unfold.study_part(self.config, *studies),
-        }
+        } | device_keys(self.config)
 
     def embed_spec(self, wildcards: Any) -> str:
         """Return the spec of a model's embeddings; the cells are listed by the command, not on its command line."""
