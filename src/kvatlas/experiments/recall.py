@@ -75,7 +75,9 @@ def compressor_of(spec: Mapping[str, Any], lm: LanguageModel, prompts: Sequence[
 
 
 def rope_telemetry(lm: LanguageModel, cache: CompressedCache) -> dict[str, float]:
-    """Measure how exactly RoPE is undone on the first prompt's keys, over all layers."""
+    """Measure how exactly RoPE is undone on the first prompt's keys, over all layers; nothing where it cannot be."""
+    if lm.rotary.refusal:
+        return {}
     errors = [inversion_error(lm.rotary, layer.store.read()[0][:1], layer.positions()[:1]) for layer in cache.layers]
     return {"max_relative_error": max(errors)}
 
