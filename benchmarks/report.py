@@ -24,6 +24,10 @@ TITLES = {
         "Decoding from packed caches",
         "python -m benchmarks.packed_decode --model resources/models/smollm2-135m",
     ),
+    "decode": (
+        "Decoding with the full cache",
+        "python -m benchmarks.decode --model resources/models/smollm2-135m",
+    ),
     "kvpress_grid": ("The same grid by kvpress", "python -m benchmarks.kvpress_grid"),
 }
 
@@ -39,6 +43,11 @@ READING = {
         "Codes are decoded to floats for every read and no low-precision kernel is used, so a packed cache saves bytes and "
         "costs time: `time ratio` is the median over paired rounds of the time per token over that of the unquantized cache. "
         "`read peak` is what reading holds at most beside the cache: a layer at a time, never all layers."
+    ),
+    "decode": (
+        "New slots are written behind those that are there, into room of an eighth of the cache; the first step makes that "
+        "room and copies the cache once. `time ratio` is the median over paired rounds of a step's time over that of the "
+        "growing cache: above 1 is slower than kvatlas."
     ),
     "kvpress_grid": "kvatlas prefills once for all arms, and decodes all prompts as one batch.",
 }
