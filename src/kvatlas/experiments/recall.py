@@ -52,7 +52,7 @@ def measure(spec: Mapping[str, Any], inputs: Mapping[str, Path]) -> Measured:
                 full = prompt_batches.prefill(lm, batch, arms.observation_of(spec), 0)
                 cache = prompt_batches.fork_unobserved(full)
             if rows.start == 0:
-                telemetry = rope_telemetry(lm, cache)
+                telemetry = {"rope_telemetry": rope_telemetry(lm, cache)}
             compressor = compressor_of(spec, lm, batch)
             with watch.timed("compress"):
                 compressor(cache)
@@ -63,8 +63,9 @@ def measure(spec: Mapping[str, Any], inputs: Mapping[str, Path]) -> Measured:
                 measurement = Measurement(lm, batch, cache, reference, spec["new_tokens"])
                 trials += measurement.trials(spec)
             step_seconds += measurement.generated.step_seconds
+            telemetry |= measurement.reserved if rows.start == 0 else {}
     speed = measures.decode_speed(step_seconds, len(chunks[0]))
-    timing = {**watch.seconds, **measures.device_record(lm), **speed, "rope_telemetry": telemetry}
+    timing = {**watch.seconds, **measures.device_record(lm), **speed, **telemetry}
     return Measured(trials, timing)
 
 
@@ -97,7 +98,9 @@ class Measurement:
 
     def __post_init__(self) -> None:
         self.uncached = prompt_batches.uncached_tokens(self.lm, self.prompts)
-        self.generated: Continuation = greedy(self.lm, self.cache.fork(), self.uncached, self.new_tokens)
+        answered = self.cache.fork()
+        self.generated: Continuation = greedy(self.lm, answered, self.uncached, self.new_tokens)
+        self.reserved = measures.reserved_bytes(answered, len(self.prompts))
 
     def trials(self, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return one trial per prompt, as plain numbers."""

@@ -96,6 +96,9 @@ def test_the_same_cell_twice_is_the_same_file(inputs, tmp_path):
     timing = read_json(tmp_path / "one.timing.json")
     assert timing["wall_seconds"] > 0
     assert timing["rope_telemetry"]["max_relative_error"] < 1e-5
+    used = read_jsonl(tmp_path / "one.jsonl")[-1]["resident_bytes"]
+    # The answer's tokens and room for more lie behind what the trial counts.
+    assert used < timing["reserved_bytes"] < 2 * used
 
 
 def test_a_repeat_in_another_batch_size_differs_by_rounding_only(inputs):

@@ -7,6 +7,7 @@ import torch
 
 from kvatlas.compression.build import make_store
 from kvatlas.errors import KvatlasError
+from kvatlas.grid.memory import ROOM, footprint
 from kvatlas.lm.cache import CompressedCache
 from kvatlas.lm.growing import MIN_ROOM, ROOM_SHARE, GrowingSlots
 from kvatlas.lm.loading import LanguageModel
@@ -163,3 +164,18 @@ def test_reserved_bytes_are_those_of_the_memory_and_at_most_a_quarter_above_the_
     assert cache.reserved_nbytes == room * slot
     fork = cache.fork()
     assert fork.reserved_nbytes == cache.reserved_nbytes
+
+
+def test_the_estimate_of_memory_covers_a_prompt_and_the_fork_that_answers():
+    shape = {"layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 16}
+    lm = LanguageModel.wrap(tiny_model("llama", **shape))
+    cache = lm.new_cache()
+    with torch.inference_mode():
+        lm.prefill(torch.randint(5, 400, (1, 256)), cache)
+        fork = cache.fork()
+        lm.forward(torch.zeros(1, 1, dtype=torch.long), fork)
+    assert ROOM == 1 / ROOM_SHARE
+    assert fork.reserved_nbytes > 1.1 * cache.nbytes
+    # The token that was written is the answer's, whose memory is estimated with its log-probabilities.
+    held = (cache.reserved_nbytes + fork.reserved_nbytes) / 2**20
+    assert held <= footprint(shape, 4, 257, 0).per_prompt <= 1.01 * held
