@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,47 @@ def test_the_full_cache_is_its_own_reference(inputs):
         assert trial["needle_retained"] == 1.0
         assert trial["slots"] == trial["full_slots"] == 159
         assert trial["resident_bytes"] == trial["payload_bytes"] == 2 * trial["full_bf16_bytes"]
+
+
+def teacher_forced(monkeypatch) -> list[int]:
+    """Note the batch size of every block that a cell scores from now on."""
+    blocks: list[int] = []
+
+    def counted(*args: Any) -> torch.Tensor:
+        blocks.append(len(args[2]))
+        return teacher_force(*args)
+
+    monkeypatch.setattr(recall, "teacher_force", counted)
+    return blocks
+
+
+@pytest.mark.parametrize(("size", "rows", "blocks"), [(4, 4, [4]), (2, 2, [2, 2]), (2, 4, [4, 4]), (4, 2, [2] * 4)])
+def test_the_full_cache_takes_the_scores_of_its_prefill_where_the_batches_are_the_same(
+    size, rows, blocks, inputs, tmp_path, monkeypatch
+):
+    """It scores the known answers alone then, and its trials are those of scoring the reference again, bit by bit."""
+    monkeypatch.setattr(prefill, "BATCH_TOKENS", size * 160)
+    files = {**inputs, "prefill": tmp_path / "prefill.safetensors"}
+    prefill.write(PREFILL, files, files["prefill"])
+    forced = teacher_forced(monkeypatch)
+    spec = recall_spec({"name": "full"}, "full", budget="none", rows=rows)
+    trials = trials_of(files, spec)
+    assert forced == blocks
+    load = prefill_tensors.load
+
+    def unknown(*args: Any) -> Any:
+        cache, reference = load(*args)
+        return cache, dataclasses.replace(reference, as_batched=False)
+
+    monkeypatch.setattr(prefill_tensors, "load", unknown)
+    assert trials_of(files, spec) == trials
+
+
+@pytest.mark.parametrize("more", [{"quantizer": "int8"}, {"batch": 4}], ids=["quantized", "noise floor"])
+def test_what_is_not_the_prefills_own_cache_is_scored_itself(more, inputs, monkeypatch):
+    forced = teacher_forced(monkeypatch)
+    trials_of(inputs, recall_spec({"name": "full"}, "full-other", budget="none", **more))
+    assert forced == [4, 4]
 
 
 def test_an_arm_measures_what_its_compressed_cache_says(inputs):
