@@ -166,16 +166,19 @@ def test_reserved_bytes_are_those_of_the_memory_and_at_most_a_quarter_above_the_
     assert fork.reserved_nbytes == cache.reserved_nbytes
 
 
-def test_the_estimate_of_memory_covers_a_prompt_and_the_fork_that_answers():
+def test_the_estimate_of_memory_covers_a_prompt_in_blocks_and_a_fork_that_had_to_copy_it():
     shape = {"layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 16}
     lm = LanguageModel.wrap(tiny_model("llama", **shape))
     cache = lm.new_cache()
+    token = torch.zeros(1, 1, dtype=torch.long)
     with torch.inference_mode():
-        lm.prefill(torch.randint(5, 400, (1, 256)), cache)
-        fork = cache.fork()
-        lm.forward(torch.zeros(1, 1, dtype=torch.long), fork)
+        lm.prefill(torch.zeros(1, 256, dtype=torch.long), cache, 200)
+        first, second = cache.fork(), cache.fork()
+        lm.forward(token, first)
+        lm.forward(token, second)
     assert ROOM == 1 / ROOM_SHARE
-    assert fork.reserved_nbytes > 1.1 * cache.nbytes
-    # The token that was written is the answer's, whose memory is estimated with its log-probabilities.
-    held = (cache.reserved_nbytes + fork.reserved_nbytes) / 2**20
+    first_places, second_places = ({address(t) for t in each.layers[0].store.tensors()} for each in (first, second))
+    assert first_places == {address(t) for t in cache.layers[0].store.tensors()}
+    assert not first_places & second_places
+    held = (cache.reserved_nbytes + second.reserved_nbytes) / 2**20
     assert held <= footprint(shape, 4, 257, 0).per_prompt <= 1.01 * held
