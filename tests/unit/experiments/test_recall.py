@@ -102,6 +102,24 @@ def test_what_is_not_the_prefills_own_cache_is_scored_itself(more, inputs, monke
     assert forced == [4, 4]
 
 
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_a_prefill_in_blocks_stores_the_slots_and_not_the_room_behind_them(kv_heads, inputs, tmp_path):
+    """With one prompt and one KV head the slots in use look contiguous, whatever lies behind them."""
+    make_model_dir(tmp_path / "model", "qwen2", heads=6, kv_heads=kv_heads)
+    write_jsonl(tmp_path / "prompts.jsonl", read_jsonl(inputs["prompts"])[:1])
+    files = {"model": tmp_path / "model", "prompts": tmp_path / "prompts.jsonl"}
+    lm = LanguageModel.load(files["model"])
+    prefill.write(PREFILL | {"block": 64}, files, tmp_path / "blocks.safetensors")
+    prefill.write(PREFILL, files, tmp_path / "once.safetensors")
+    with torch.inference_mode():
+        stored, _ = prefill_tensors.load(tmp_path / "blocks.safetensors", lm, Observation(windows=(4,)))
+        fresh = prompt_batches.prefill(lm, read_jsonl(files["prompts"]), Observation(windows=(4,)), 64)
+    for ours, computed in zip(stored.layers, fresh.layers, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours.store.read(), computed.store.read(), strict=True))
+    sizes = [(tmp_path / f"{name}.safetensors").stat().st_size for name in ("blocks", "once")]
+    assert sizes[0] == sizes[1]
+
+
 def test_an_arm_measures_what_its_compressed_cache_says(inputs):
     spec = recall_spec({"name": "snapkv", "window": 4, "kernel": 3}, "snapkv-4x")
     trials = trials_of(inputs, spec)
