@@ -53,6 +53,14 @@ def cache_history(cache: CompressedCache, n_rows: int) -> dict[str, int]:
     }
 
 
+def reserved_bytes(cache: CompressedCache, n_rows: int) -> dict[str, int]:
+    """Return the memory that a cache of `n_rows` prompts holds with the room behind its slots, bytes per prompt.
+
+    It belongs to how a cell ran and not to what it found: `cache_sizes` counts what is used.
+    """
+    return {"reserved_bytes": cache.reserved_nbytes // n_rows}
+
+
 def retained_share(cache: CompressedCache, row: int, span: Sequence[int] | None) -> float | None:
     """Return the share of the tokens `span` of a prompt that is kept exactly, mean over layers and KV heads.
 

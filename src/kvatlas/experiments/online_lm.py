@@ -34,6 +34,7 @@ def measure(spec: Mapping[str, Any], inputs: Mapping[str, Path]) -> Measured:
             for stream in streams:
                 stream.read(spec["protocol"], spec["block"])
     speed = {"stream_tokens_per_s": ids.shape[1] / watch.seconds["stream_seconds"]}
+    speed |= measures.reserved_bytes(streams[-1].cache, 1)
     return Measured([trial_of(spec, streams)], {**watch.seconds, **measures.device_record(lm), **speed})
 
 

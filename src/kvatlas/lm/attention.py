@@ -22,6 +22,8 @@ ATTENTION_NAME = "kvatlas"
 UNSUPPORTED = {"softcap": "caps its attention logits", "s_aux": "has attention sinks of its own"}
 """Keywords with which a model changes its softmax -> what they mean."""
 QUERY_CHUNK = 128
+# A decode step over at least so many slots on a CPU reads each key once for all queries of its group.
+PACKED_FROM = 2048
 
 
 class AttentionTap(Protocol):
@@ -50,6 +52,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, bia
     """
     n_queries, n_slots = query.shape[2], key.shape[2]
     grouped = query.shape[1] != key.shape[1]
+    if grouped and bias is None and n_queries == 1 and n_slots >= PACKED_FROM and key.device.type == "cpu":
+        # Without a mask, the queries of a group are like several of one head. Sums come in another order than below.
+        packed = query.reshape(query.shape[0], key.shape[1], -1, query.shape[-1])
+        return F.scaled_dot_product_attention(packed, key, value, scale=scaling).reshape(query.shape)
     mask: Tensor | None = None
     if n_queries not in (1, n_slots) or (bias is not None and n_queries > 1):
         mask = causal_mask(n_queries, n_slots, query.device)
