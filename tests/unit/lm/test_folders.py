@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvatlas.lm import folders
+from kvatlas.lm.model_config import stop_token_ids
 from kvatlas.lm.sources import fetch_model
 from tests.support.fetching import (
     SHAPE,
@@ -93,6 +93,6 @@ def test_a_context_limit_under_the_models_own_is_allowed(path_entry: Entry, tmp_
 
 def test_the_stop_tokens_are_those_of_the_generation_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"eos_token_id": 7}')
-    assert folders.stop_token_ids(tmp_path) == [7]
+    assert stop_token_ids(tmp_path, "m") == [7]
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 6]}')
-    assert folders.stop_token_ids(tmp_path) == [5, 6]
+    assert stop_token_ids(tmp_path, "m") == [5, 6]
