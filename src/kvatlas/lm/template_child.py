@@ -34,7 +34,7 @@ _REASON_LIMIT = 200  # characters
 class _Generation(Extension):
     """The tag `generation`, which marks the assistant's words for training and prints them as they are."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
     def parse(self, parser: Parser) -> nodes.Node:
         """Return a block that calls `_print` with the statements between the tags."""
