@@ -28,6 +28,7 @@ def fetch_model(args: Namespace) -> None:
     """Fetch a model into the folder of its provenance file."""
     from kvatlas.lm.sources import fetch_model as fetch
 
+    _read_nothing()
     fetch(args.name, json.loads(args.entry), args.output.parent)
 
 
@@ -40,6 +41,7 @@ def fetch_text(args: Namespace) -> None:
 
 def cell(args: Namespace) -> None:
     """Run one cell: prompts, a prefill, the embeddings of a model, or an arm of a study."""
+    _read_nothing()
     spec = json.loads(args.spec)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(args.threads)
@@ -56,6 +58,13 @@ def cell(args: Namespace) -> None:
         local_resources.claim_gpu()
     inputs = dict(_named_path(text) for text in args.input)
     cell_jobs.run(spec, inputs, args.output, fingerprint=fingerprint)
+
+
+def _read_nothing() -> None:
+    """Let no library of this job find an answer on the standard input of whoever started the workflow."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
 
 
 def _named_path(text: str) -> tuple[str, Path]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from jinja2 import TemplateError
-
 from kvatlas.errors import KvatlasError
+from kvatlas.lm.template_child import TODAY
+from kvatlas.lm.templates import TemplateRefusalError, render_template
 
 SLOT = "[[kvatlas-slot]]"
 """Marks, inside a message's content, a place where the rendered text is split."""
@@ -19,7 +19,7 @@ SLOT = "[[kvatlas-slot]]"
 Message = dict[str, str]
 
 # Templates that print today's date or open a thinking block would make prompts differ between days or models.
-_FIXED_VARIABLES: dict[str, Any] = {"date_string": "26 Jul 2024", "enable_thinking": False}
+_FIXED_VARIABLES: dict[str, Any] = {"date_string": TODAY.strftime("%d %b %Y"), "enable_thinking": False}
 
 
 class Tokenizer(Protocol):
@@ -35,8 +35,9 @@ class Tokenizer(Protocol):
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Text of token ids."""
 
-    def apply_chat_template(self, conversation: list[Message], **options: Any) -> Any:
-        """Render a conversation."""
+    @property
+    def special_tokens_map(self) -> Any:
+        """The texts of special tokens by their names, which a chat template may print."""
 
 
 def message(role: str, content: str) -> Message:
@@ -60,15 +61,12 @@ def render(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
     conversation = [dict(item) for item in messages]
     try:
         return _apply(tokenizer, conversation)
-    except TemplateError as error:
+    except TemplateRefusalError:
         if len(conversation) < 2 or conversation[0]["role"] != "system":
-            raise KvatlasError(f"models: the chat template refuses the prompt ({error})") from error
+            raise
     system, first, *rest = conversation
-    folded = [message(first["role"], f"{system['content']}\n\n{first['content']}"), *rest]
-    try:
-        return _apply(tokenizer, folded)
-    except TemplateError as error:
-        raise KvatlasError(f"models: the chat template refuses the prompt ({error})") from error
+    folded = message(first["role"], f"{system['content']}\n\n{first['content']}")
+    return _apply(tokenizer, [folded, *rest])
 
 
 def encode_pieces(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[list[int]]:
@@ -85,7 +83,13 @@ def encode_pieces(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[lis
 
 
 def _apply(tokenizer: Tokenizer, conversation: list[Message]) -> str:
-    rendered = tokenizer.apply_chat_template(
-        conversation, tokenize=False, add_generation_prompt=True, **_FIXED_VARIABLES
-    )
-    return str(rendered)
+    named = tokenizer.chat_template
+    template = named.get("default") if isinstance(named, dict) else named
+    if not isinstance(template, str):
+        raise KvatlasError("models: the tokenizer's chat template is no text; choose another model")
+    tokens = {
+        name: [str(item) for item in value] if isinstance(value, list | tuple) else str(value)
+        for name, value in tokenizer.special_tokens_map.items()
+    }
+    given = {"messages": conversation, "tools": None, "documents": None, "add_generation_prompt": True}
+    return render_template(template, tokens | _FIXED_VARIABLES | given)

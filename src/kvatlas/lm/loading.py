@@ -14,15 +14,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from kvatlas.errors import KvatlasError
 from kvatlas.lm import self_test
 from kvatlas.lm.attention import ATTENTION_NAME, AttentionTap
 from kvatlas.lm.cache import CompressedCache, Observation
+from kvatlas.lm.folders import check_folder
+from kvatlas.lm.model_config import token_ids
 from kvatlas.lm.rope import Rotary
 from kvatlas.lm.stores import KVStore, PlainStore
+from kvatlas.lm.strict import check_loaded
+from kvatlas.lm.tokenizer import LOCAL_WITHOUT_CODE, load_tokenizer, loading_errors
 
 FULL_ATTENTION = "full_attention"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -65,27 +69,29 @@ class LanguageModel:
     def load(cls, folder: Path | str, device: str = "auto", dtype: str = "auto") -> LanguageModel:
         """Load a folder in hub layout with safetensors weights.
 
-        Raises KvatlasError when the folder is incomplete or the architecture lacks the attention interface.
+        Raises KvatlasError when the folder is incomplete, names code of its own, when its weights are not exactly those
+        that its configuration describes, or when the architecture lacks the attention interface.
         """
         target = pick_device(device)
         if target.type == "cuda":
             # Sums over clusters use atomics otherwise, and two runs would differ in their last bits.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True, warn_only=True)
-        try:
-            model = AutoModelForCausalLM.from_pretrained(
+        label = f"model folder {folder}"
+        check_folder(Path(folder), label)
+        auto: Any = AutoModelForCausalLM
+        with loading_errors(f"{label}: it cannot be loaded"):
+            model, report = auto.from_pretrained(
                 str(folder),
                 dtype=pick_dtype(dtype, target),
                 attn_implementation=ATTENTION_NAME,
                 use_safetensors=True,
-                local_files_only=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # so that they are reported, and refused below
+                **LOCAL_WITHOUT_CODE,
             )
-            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        except (OSError, ValueError, KeyError) as error:
-            reason = str(error).strip().split("\n")[0]
-            raise KvatlasError(
-                f"model folder {folder}: it cannot be loaded ({reason}); fetch the model again"
-            ) from error
+        check_loaded(model, report, label)
+        tokenizer = load_tokenizer(folder)
         nn.Module.to(model, target)
         lm = cls.wrap(model, tokenizer)
         findings = self_test.ensure(lm, Path(folder))
@@ -101,11 +107,13 @@ class LanguageModel:
                 raise KvatlasError(
                     f"model: layer {index} is a layer of {kind}; use a model with {FULL_ATTENTION} alone"
                 )
+        if getattr(model, "_is_stateful", False):
+            raise KvatlasError(f"model: {type(model).__name__} has layers other than attention; it is not supported")
         model.set_attn_implementation(ATTENTION_NAME)
         stops: set[int] = set()
         generation = getattr(model, "generation_config", None)
         for ids in (model.config.eos_token_id, getattr(generation, "eos_token_id", None)):
-            stops.update([ids] if isinstance(ids, int) else ids or [])
+            stops.update([] if ids is None else token_ids(ids, "model: `eos_token_id`"))
         if tokenizer is not None and tokenizer.eos_token_id is not None:
             stops.add(int(tokenizer.eos_token_id))
         return cls(model.eval(), tokenizer, Rotary.of(model), tuple(sorted(stops)), scales_logits(model))
