@@ -34,7 +34,7 @@ from kvatlas.paths import PROVENANCE
 if TYPE_CHECKING:
     from kvatlas.lm.loading import LanguageModel
 
-RECORD = "self_test.json"
+RECORD = ".self_test.json"
 N_PROMPT, N_STEPS, SHIFT, SEED = 20, 4, 7, 0
 TOLERANCE = {torch.float32: 1e-3}
 """Largest difference of a log-probability (nats), and of a key or an attention mass relative to its size; by dtype."""
