@@ -29,11 +29,15 @@ class Tokenizer(Protocol):
     def chat_template(self) -> Any:
         """The chat template, or None for a model without one."""
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of `text`."""
+    def encode(self, text: str, *, add_special_tokens: bool, split_special_tokens: bool = False) -> list[int]:
+        """Token ids of `text`; with `split_special_tokens`, what spells a special token is text."""
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Text of token ids."""
+
+    @property
+    def added_tokens_decoder(self) -> Any:
+        """Token id -> the token that was added to the vocabulary, with its flag `special`."""
 
     @property
     def special_tokens_map(self) -> Any:
@@ -48,6 +52,46 @@ def message(role: str, content: str) -> Message:
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
     """Token ids of `text` with nothing added: special tokens come only from the text of the chat template."""
     return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Token ids of a text that is nobody's template: what spells a special token is encoded as the characters it is.
+
+    Raises KvatlasError where the tokenizer makes a special token of it all the same.
+    """
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    ids = list(tokenizer.encode(text, add_special_tokens=False))
+    if special.isdisjoint(ids):
+        return ids
+    ids = list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+    if left := sorted(special.intersection(ids)):
+        token = tokenizer.added_tokens_decoder[left[0]]
+        raise KvatlasError(
+            f"texts: a text spells the special token {str(token)!r}, and the tokenizer cannot read it as text; "
+            "remove it from the text, or choose another text"
+        )
+    return ids
+
+
+def bos_ids(tokenizer: Tokenizer) -> list[int]:
+    """The token that the tokenizer itself puts in front of a text, as a list; empty for one that puts none."""
+    bos = getattr(tokenizer, "bos_token_id", None)
+    first = list(tokenizer.encode("a", add_special_tokens=True))[:1]
+    return first if first == [bos] else []
+
+
+def check_joins(tokenizer: Tokenizer) -> None:
+    """Refuse a tokenizer that adds to every piece of text that it encodes: prompts are joined of pieces.
+
+    Raises KvatlasError; legacy SentencePiece tokenizers put a space in front of each piece.
+    """
+    pieces = ("One", " two.", "\nThree", "-4", " five")
+    joined = tokenizer.decode([token for piece in pieces for token in encode(tokenizer, piece)])
+    if joined.removeprefix(" ") != "".join(pieces):
+        raise KvatlasError(
+            f"models: pieces of text joined read {joined!r}, not {''.join(pieces)!r}: the tokenizer adds to each piece, as "
+            "legacy SentencePiece does; use a model whose tokenizer does not"
+        )
 
 
 def render(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
