@@ -24,6 +24,14 @@ TITLES = {
         "Decoding from packed caches",
         "python -m benchmarks.packed_decode --model resources/models/smollm2-135m",
     ),
+    "decode": (
+        "Decoding with the full cache",
+        "python -m benchmarks.decode --model resources/models/smollm2-135m",
+    ),
+    "compress": (
+        "Bringing a cache to its budget",
+        "python -m benchmarks.compress --model resources/models/smollm2-135m",
+    ),
     "kvpress_grid": ("The same grid by kvpress", "python -m benchmarks.kvpress_grid"),
 }
 
@@ -39,6 +47,15 @@ READING = {
         "Codes are decoded to floats for every read and no low-precision kernel is used, so a packed cache saves bytes and "
         "costs time: `time ratio` is the median over paired rounds of the time per token over that of the unquantized cache. "
         "`read peak` is what reading holds at most beside the cache: a layer at a time, never all layers."
+    ),
+    "decode": (
+        "New slots are written behind those that are there, into room of an eighth of the cache; the first step makes that "
+        "room and copies the cache once. `time ratio` is the median over paired rounds of a step's time over that of the "
+        "growing cache: above 1 is slower than kvatlas."
+    ),
+    "compress": (
+        "Eviction copies the slots that stay; clustering forms the distances of all slots to all centroids, a few times. "
+        "`time ratio` is the median over paired rounds of a method's time over that of the first."
     ),
     "kvpress_grid": "kvatlas prefills once for all arms, and decodes all prompts as one batch.",
 }

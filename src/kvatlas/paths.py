@@ -106,6 +106,10 @@ class Paths:
         """What the run has put into the repository's README."""
         return f"{self.results}/highlights.md"
 
+    def damaged(self, path: str) -> str:
+        """Where a file of the run is kept that is no longer as it was written."""
+        return f"{self.results}/damaged/{path}"
+
     def figure(self, name: str) -> str:
         """The stamp of a figure; the pictures themselves are in the report's folder."""
         return f"{self.results}/figures/{name}.json"

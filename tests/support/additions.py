@@ -121,7 +121,7 @@ def figure_answers(flow: Workflow) -> dict[str, Any]:
     results = read_json(REPORTS[0] / "results.json")
     return {
         "listed": list(figure_names()),
-        "stamps": flow.figures(),
+        "stamps": [path for path in flow.files() if "/figures/" in path],
         "drawn": [path.name for path in figures.write("f99_models", results, [], Path()) if path.stat().st_size > 1000],
         "page code": sorted(dependencies.step_code("pages")),
     }

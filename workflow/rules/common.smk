@@ -1,11 +1,16 @@
+import os
 import shlex
 import sys
 from pathlib import Path
 
+from kvatlas.lm import portable
 from kvatlas.pipeline import fork_server
 from kvatlas.pipeline.workflow import Workflow
 
 FLOW = Workflow.open(config, workflow.configfiles, workflow.basedir)
+# Before the server of cells is started and before any job: both inherit it.
+if FLOW.config.get("portable"):
+    portable.prepare(os.environ)
 RUN = FLOW.paths.run
 RESULTS = FLOW.paths.results
 REPORT = FLOW.paths.report
@@ -39,9 +44,9 @@ wildcard_constraints:
     figure=r"f\d+_[a-z0-9_]+",
 
 
-# What was damaged exists, and may have kept its time: Snakemake has to be told.
-if workflow.is_main_process and not workflow.touch:
-    workflow.dag_settings.forcerun = {*workflow.dag_settings.forcerun, *FLOW.damaged()}
+# What was damaged is there, and may have kept its time; what is missing Snakemake makes again.
+if workflow.is_main_process:
+    FLOW.set_damaged_aside()
 
 
 # Cells of a local run without a GPU are forks of one process that has imported torch.

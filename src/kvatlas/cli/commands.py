@@ -44,6 +44,19 @@ def report(args: Namespace) -> None:
         raise KvatlasError(f"{pages[-1]}: no browser was found here; open the file in one yourself")
 
 
+def compare(args: Namespace) -> int:
+    """Compare two reports, write the page and data of it, and return 0 where they agree, 1 where they differ."""
+    from kvatlas.analysis.agreement import comparison
+    from kvatlas.reporting import comparison as page
+    from kvatlas.reporting.hub.download import read_report
+
+    compared = comparison.compare(read_report(args.report), read_report(args.other))
+    print("\n".join(page.summary(compared)))
+    for path in page.write(compared, args.output):
+        print(path)
+    return 0 if compared["verdict"] == comparison.AGREE else 1
+
+
 def docs(args: Namespace) -> None:
     """Write the pages of docs/ that are made: the configuration's keys, the tables of methods."""
     from kvatlas.reporting import docs as configuration_page

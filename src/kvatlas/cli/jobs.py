@@ -18,6 +18,7 @@ from kvatlas.errors import KvatlasError
 from kvatlas.files import read_json, write_json, write_text
 from kvatlas.grid import unfold
 from kvatlas.grid.cells import Grid
+from kvatlas.lm import portable
 from kvatlas.paths import DATA_FILES, code_record
 from kvatlas.pipeline import cell_jobs, local_resources, verified_groups
 from kvatlas.pipeline.workflow import Workflow
@@ -29,6 +30,7 @@ def fetch_model(args: Namespace) -> None:
     """Fetch a model into the folder of its provenance file."""
     from kvatlas.lm.sources import fetch_model as fetch
 
+    _read_nothing()
     fetch(args.name, json.loads(args.entry), args.output.parent)
 
 
@@ -41,9 +43,12 @@ def fetch_text(args: Namespace) -> None:
 
 def cell(args: Namespace) -> None:
     """Run one cell: prompts, a prefill, the embeddings of a model, or an arm of a study."""
+    _read_nothing()
     spec = json.loads(args.spec)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(args.threads)
+    if spec.get("portable"):
+        portable.enter()
     if "torch" in sys.modules:
         # A fork of the server has read these variables already.
         sys.modules["torch"].set_num_threads(args.threads)
@@ -55,6 +60,13 @@ def cell(args: Namespace) -> None:
         local_resources.claim_gpu()
     inputs = dict(_named_path(text) for text in args.input)
     cell_jobs.run(spec, inputs, args.output, fingerprint=fingerprint)
+
+
+def _read_nothing() -> None:
+    """Let no library of this job find an answer on the standard input of whoever started the workflow."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
 
 
 def _named_path(text: str) -> tuple[str, Path]:

@@ -13,7 +13,7 @@ from kvatlas.errors import KvatlasError
 from kvatlas.grid.config import DEFAULT_FILE
 from kvatlas.pipeline import fork_server
 
-Handler = Callable[[argparse.Namespace], None]
+Handler = Callable[[argparse.Namespace], int | None]
 USER_ERROR = 2
 MAIN = "kvatlas.cli.main:main"
 
@@ -22,11 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; unexpected errors keep their traceback."""
     args = build_parser().parse_args(argv)
     try:
-        args.handler(args)
+        return args.handler(args) or 0
     except KvatlasError as error:
         print(f"kvatlas: error: {error}", file=sys.stderr)
         return USER_ERROR
-    return 0
 
 
 def entry() -> None:
@@ -64,6 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
     report = command("report", commands.report, "Print where the pages of a run are, or open them.")
     report.add_argument("--open", action="store_true", help="open the explorer in a browser")
     _with_config(report)
+    _add_compare(command("compare", commands.compare, "Compare two reports: does one repeat the other?"))
     run.add_commands(commands_of)
     command("docs", commands.docs, "Write docs/configuration.md from the schema, and the tables of docs/methods.md.")
     _add_job_commands(command)
@@ -72,6 +72,15 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _with_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--configfile", default=DEFAULT_FILE, help=f"configuration (default: {DEFAULT_FILE})")
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "Exit code 0: they agree; 1: they differ by more than chance; 2: they cannot be compared."
+    parser.add_argument("report", help="a report's folder, or its Hub id NAME/REPOSITORY[@REVISION]")
+    parser.add_argument("other", help="the repeat of it, a folder or Hub id")
+    parser.add_argument(
+        "--output", type=Path, default=Path("."), help="where comparison.md and comparison.json go (default: here)"
+    )
 
 
 def _add_publish(parser: argparse.ArgumentParser) -> None:

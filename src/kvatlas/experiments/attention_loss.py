@@ -25,6 +25,7 @@ from kvatlas.errors import KvatlasError
 from kvatlas.experiments import measures
 from kvatlas.experiments.cell_file import Measured
 from kvatlas.lm.attention import attention_chunks
+from kvatlas.lm.chat import bos_ids, encode_text
 from kvatlas.lm.loading import LanguageModel
 
 
@@ -69,16 +70,17 @@ class Capture:
 def prompt_ids(lm: LanguageModel, text: str, length: int, prompts: int) -> list[Tensor]:
     """Cut `prompts` stretches of `length` tokens from the text, evenly spaced and disjoint, `[1, length]` each.
 
+    Each begins with the token that the tokenizer itself puts in front of a text, if it puts one.
     Raises KvatlasError when the text is too short.
     """
-    ids: list[int] = lm.tokenizer.encode(text, add_special_tokens=False, verbose=False)
-    step = len(ids) // prompts
-    if step < length:
+    bos, ids = bos_ids(lm.tokenizer), encode_text(lm.tokenizer, text)
+    step, own = len(ids) // prompts, length - len(bos)
+    if step < own:
         raise KvatlasError(
             f"prompts: the text's {len(ids)} tokens do not hold {prompts} prompts of {length} tokens; "
             "use fewer or shorter prompts, or a longer text"
         )
-    return [lm.ids([ids[start * step : start * step + length]]) for start in range(prompts)]
+    return [lm.ids([[*bos, *ids[start * step : start * step + own]]]) for start in range(prompts)]
 
 
 def losses(lm: LanguageModel, policy: EvictionPolicy, ids: Tensor, context: int, seed: int) -> dict[str, Any]:

@@ -17,6 +17,9 @@ from kvatlas.errors import KvatlasError
 from kvatlas.experiments import cell_file
 from kvatlas.files import write_jsonl
 from kvatlas.lm.loading import pick_device
+from kvatlas.lm.model_config import refuse_code
+from kvatlas.lm.tokenizer import LOCAL_WITHOUT_CODE, loading_errors
+from kvatlas.lm.weight_headers import read_tensors
 
 DECIMALS = 6
 
@@ -59,8 +62,20 @@ def encode(texts: Sequence[str], folder: Path, device: str) -> np.ndarray[Any, n
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(str(folder), device=str(pick_device(device)), local_files_only=True)
+    refuse_code(folder, f"model folder {folder}")
+    with loading_errors(f"model folder {folder}: the embedder cannot be loaded"):
+        model = SentenceTransformer(str(folder), device=str(pick_device(device)), **LOCAL_WITHOUT_CODE)
+    _check_weights(model, folder)
     vectors: np.ndarray[Any, np.dtype[np.float32]] = model.encode(
         list(texts), batch_size=32, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=True
     )
     return vectors
+
+
+def _check_weights(model: Any, folder: Path) -> None:
+    """Raise KvatlasError when a weight of the embedder is not in its file, and so was drawn at random."""
+    held = read_tensors(folder / "model.safetensors", f"model folder {folder}")
+    prefixes = ("", f"{model[0].auto_model.base_model_prefix}.")
+    for name, _ in model[0].auto_model.named_parameters():
+        if not any(prefix + name in held for prefix in prefixes):
+            raise KvatlasError(f"model folder {folder}: its weights lack {name}, which would be drawn at random")

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from kvatlas.lm.cache import CLUSTER_SIZE, CompressedCache
 from kvatlas.lm.loading import LanguageModel
 
@@ -51,6 +53,14 @@ def cache_history(cache: CompressedCache, n_rows: int) -> dict[str, int]:
     }
 
 
+def reserved_bytes(cache: CompressedCache, n_rows: int) -> dict[str, int]:
+    """Return the memory that a cache of `n_rows` prompts holds with the room behind its slots, bytes per prompt.
+
+    It belongs to how a cell ran and not to what it found: `cache_sizes` counts what is used.
+    """
+    return {"reserved_bytes": cache.reserved_nbytes // n_rows}
+
+
 def retained_share(cache: CompressedCache, row: int, span: Sequence[int] | None) -> float | None:
     """Return the share of the tokens `span` of a prompt that is kept exactly, mean over layers and KV heads.
 
@@ -82,7 +92,8 @@ def decode_speed(step_seconds: Sequence[float], batch: int) -> dict[str, Any]:
 
 def device_record(lm: LanguageModel) -> dict[str, str]:
     """Return where the model ran, and in which numbers."""
-    return {"device": lm.device.type, "dtype": str(lm.dtype).removeprefix("torch.")}
+    kernels = torch.backends.cpu.get_cpu_capability() if lm.device.type == "cpu" else ""
+    return {"device": lm.device.type, "dtype": str(lm.dtype).removeprefix("torch."), "kernels": kernels}
 
 
 @dataclass

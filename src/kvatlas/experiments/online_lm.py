@@ -15,6 +15,7 @@ import torch
 from kvatlas.experiments import arms, measures
 from kvatlas.experiments.cell_file import Measured
 from kvatlas.experiments.streams import Stream, stream_ids
+from kvatlas.lm.chat import bos_ids
 from kvatlas.lm.loading import LanguageModel
 
 
@@ -25,7 +26,7 @@ def measure(spec: Mapping[str, Any], inputs: Mapping[str, Path]) -> Measured:
         with watch.timed("load"):
             lm = LanguageModel.load(inputs["model"], spec["device"], spec["dtype"])
             text = inputs["text"].read_text(encoding="utf-8")
-            ids = stream_ids(lm, text, spec.get("passages", 1) * spec["tokens"])
+            ids = stream_ids(lm, text, spec["tokens"], spec.get("passages", 1))
         streams = [
             Stream(lm, passage, arms.new_cache(spec, lm), arms.new_compressor(spec, lm, spec["tokens"], [0]))
             for passage in ids.split(spec["tokens"], dim=1)
@@ -34,6 +35,7 @@ def measure(spec: Mapping[str, Any], inputs: Mapping[str, Path]) -> Measured:
             for stream in streams:
                 stream.read(spec["protocol"], spec["block"])
     speed = {"stream_tokens_per_s": ids.shape[1] / watch.seconds["stream_seconds"]}
+    speed |= measures.reserved_bytes(streams[-1].cache, 1)
     return Measured([trial_of(spec, streams)], {**watch.seconds, **measures.device_record(lm), **speed})
 
 
@@ -50,6 +52,8 @@ def trial_of(spec: Mapping[str, Any], streams: Sequence[Stream]) -> dict[str, An
         "nlls": [nll for each in streams for nll in each.nlls],
         "hits": [hit for each in streams for hit in each.hits],
         "peak_slots": stream.peak_slots,
+        # How many of a passage's tokens the tokenizer put in front of the text; nothing where it puts none.
+        **({"bos_tokens": n_bos} if (n_bos := len(bos_ids(stream.lm.tokenizer))) else {}),
         **measures.cache_sizes(stream.cache, 1, spec["tokens"]),
         **measures.cache_history(stream.cache, 1),
     }

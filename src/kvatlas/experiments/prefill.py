@@ -39,6 +39,8 @@ def write(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> 
             cache = prompt_batches.prefill(lm, batch, observation, spec["block"])
             reference = reference_of(lm, prompt_batches.fork_unobserved(cache), batch, spec["new_tokens"])
             batches.append(named_tensors(cache, reference))
+            # What is stored is a copy without the cache's room; the next batch must not find both.
+            del cache
     save(output, batches, prompts[0]["n_compress"])
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from kvatlas.errors import KvatlasError
+from kvatlas.experiments.prompt_batches import split_rows
 from kvatlas.files import atomic_path
 from kvatlas.lm.cache import CompressedCache, Observation
 from kvatlas.lm.loading import LanguageModel
@@ -28,11 +29,17 @@ class Reference:
     Args:
         ids: `[B, N]`, padded. log_probs: `[B, N, V]` before each of them, from one teacher-forced block.
         hidden: `[B, D]` mean last hidden state of the generated tokens.
+        as_batched: the prefill ran these rows, and no others, as one batch: the same cache gives the same bits again.
     """
 
     ids: Tensor
     log_probs: Tensor
     hidden: Tensor
+    as_batched: bool = False
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what is stored of it."""
+        return {"ids": self.ids, "log_probs": self.log_probs, "hidden": self.hidden}
 
 
 def named_tensors(cache: CompressedCache, reference: Reference) -> dict[str, Tensor]:
@@ -43,17 +50,18 @@ def named_tensors(cache: CompressedCache, reference: Reference) -> dict[str, Ten
         named |= {f"keys.{index}": keys, f"values.{index}": values}
         named |= {f"{name}.{index}": statistic for name, statistic in layer.slot_statistics.items()}
     stored = {name: tensor.contiguous().cpu() for name, tensor in named.items()}
-    return stored | {f"reference.{name}": tensor.cpu() for name, tensor in vars(reference).items()}
+    return stored | {f"reference.{name}": tensor.cpu() for name, tensor in reference.tensors().items()}
 
 
 def save(path: Path, batches: Sequence[dict[str, Tensor]], n_tokens: int) -> None:
     """Join the named tensors of batches of `n_tokens` tokens along their rows, and write them; the batches are emptied.
 
-    Emptied, because a tensor of all rows must not be in memory twice.
+    Emptied, because a tensor of all rows must not be in memory twice. All batches but the last have as many rows.
     """
+    metadata = {"tokens": str(n_tokens), "batch": str(len(batches[0]["reference.ids"]))}
     joined = {name: _join([batch.pop(name) for batch in batches]) for name in list(batches[0])}
     with atomic_path(path) as part:
-        save_file(joined, part, metadata={"tokens": str(n_tokens)})
+        save_file(joined, part, metadata=metadata)
 
 
 def _join(tensors: list[Tensor]) -> Tensor:
@@ -79,7 +87,9 @@ def load(
                 layer.slot_statistics = {name: get(f"{name}.{index}") for name in names}
                 layer.n_slots = layer.store.read()[0].shape[2]
             cache.tokens_written = int(file.metadata()["tokens"])
-            reference = Reference(get("reference.ids"), get("reference.log_probs"), get("reference.hidden"))
+            n_rows = file.get_slice("reference.ids").get_shape()[0]
+            as_batched = (rows or range(n_rows)) in split_rows(n_rows, int(file.metadata()["batch"]))
+            reference = Reference(get("reference.ids"), get("reference.log_probs"), get("reference.hidden"), as_batched)
     except (SafetensorError, KeyError, OSError) as error:
         raise KvatlasError(
             f"{path}: broken prefill file ({error}); delete it and run the same command again"

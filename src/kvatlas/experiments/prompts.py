@@ -12,6 +12,8 @@ from typing import Any
 
 from kvatlas.errors import KvatlasError
 from kvatlas.files import write_jsonl
+from kvatlas.lm.chat import check_joins
+from kvatlas.lm.tokenizer import load_tokenizer
 
 _NOT_FOR_THE_TASK = ("kind", "study", "model", "task", "upstream")
 
@@ -23,9 +25,8 @@ def write(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> 
 
     Raises KvatlasError when the task cannot meet the spec, or when prompts of the file differ in length.
     """
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(str(inputs["model"]), local_files_only=True)
+    tokenizer = load_tokenizer(inputs["model"])
+    check_joins(tokenizer)
     arguments = {key: value for key, value in spec.items() if key not in _NOT_FOR_THE_TASK}
     text = inputs.get("text")
     arguments["corpus"] = None if text is None else text.read_text(encoding="utf-8")

@@ -52,19 +52,23 @@ def measure(spec: Mapping[str, Any], inputs: Mapping[str, Path]) -> Measured:
                 full = prompt_batches.prefill(lm, batch, arms.observation_of(spec), 0)
                 cache = prompt_batches.fork_unobserved(full)
             if rows.start == 0:
-                telemetry = rope_telemetry(lm, cache)
+                telemetry = {"rope_telemetry": rope_telemetry(lm, cache)}
             compressor = compressor_of(spec, lm, batch)
             with watch.timed("compress"):
                 compressor(cache)
                 cache.stop_observing()
                 if spec["quantizer"] != NO_QUANTIZER:
                     quantize(cache, make_store(spec["quantizer"]))
+            # The prefill has scored its continuation with this very cache, if it ran these rows as one batch.
+            untouched = compressor.slots() is None and spec["quantizer"] == NO_QUANTIZER and "batch" not in spec
             with watch.timed("measure"):
-                measurement = Measurement(lm, batch, cache, reference, spec["new_tokens"])
+                scored = reference.log_probs if untouched and reference.as_batched else None
+                measurement = Measurement(lm, batch, cache, reference, spec["new_tokens"], scored)
                 trials += measurement.trials(spec)
             step_seconds += measurement.generated.step_seconds
+            telemetry |= measurement.reserved if rows.start == 0 else {}
     speed = measures.decode_speed(step_seconds, len(chunks[0]))
-    timing = {**watch.seconds, **measures.device_record(lm), **speed, "rope_telemetry": telemetry}
+    timing = {**watch.seconds, **measures.device_record(lm), **speed, **telemetry}
     return Measured(trials, timing)
 
 
@@ -75,7 +79,9 @@ def compressor_of(spec: Mapping[str, Any], lm: LanguageModel, prompts: Sequence[
 
 
 def rope_telemetry(lm: LanguageModel, cache: CompressedCache) -> dict[str, float]:
-    """Measure how exactly RoPE is undone on the first prompt's keys, over all layers."""
+    """Measure how exactly RoPE is undone on the first prompt's keys, over all layers; nothing where it cannot be."""
+    if lm.rotary.refusal:
+        return {}
     errors = [inversion_error(lm.rotary, layer.store.read()[0][:1], layer.positions()[:1]) for layer in cache.layers]
     return {"max_relative_error": max(errors)}
 
@@ -87,6 +93,7 @@ class Measurement:
     Args:
         cache: compressed, without statistics; it is forked, never written.
         reference: the full cache's continuation of the same rows. new_tokens: limit of the greedy answer.
+        scored: `[B, N, V]` log-probabilities of this cache before each token of the reference, where they are known.
     """
 
     lm: LanguageModel
@@ -94,10 +101,13 @@ class Measurement:
     cache: CompressedCache
     reference: Reference
     new_tokens: int
+    scored: Tensor | None = None
 
     def __post_init__(self) -> None:
         self.uncached = prompt_batches.uncached_tokens(self.lm, self.prompts)
-        self.generated: Continuation = greedy(self.lm, self.cache.fork(), self.uncached, self.new_tokens)
+        answered = self.cache.fork()
+        self.generated: Continuation = greedy(self.lm, answered, self.uncached, self.new_tokens)
+        self.reserved = measures.reserved_bytes(answered, len(self.prompts))
 
     def trials(self, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return one trial per prompt, as plain numbers."""
@@ -128,7 +138,9 @@ class Measurement:
     def _fidelity(self) -> dict[str, Tensor]:
         """Score the reference continuation: NLL, KL(full || this) and top-1 agreement per token, `[B, N]` each."""
         target, full = self.reference.ids, self.reference.log_probs
-        log_probs = teacher_force(self.lm, self.cache.fork(), self.uncached, target)
+        log_probs = self.scored
+        if log_probs is None:
+            log_probs = teacher_force(self.lm, self.cache.fork(), self.uncached, target)
         divergence = (full.exp() * (full - log_probs)).sum(dim=-1).clamp_min(0.0)
         agreement = full.argmax(dim=-1) == log_probs.argmax(dim=-1)
         return {"ref_nlls": token_nlls(log_probs, target), "ref_kls": divergence, "ref_top1": agreement}

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from kvatlas.errors import KvatlasError
 from kvatlas.lm.cache import CompressedCache
+from kvatlas.lm.chat import bos_ids, encode_text
 from kvatlas.lm.loading import LanguageModel
 
 PROTOCOLS = ("single", "prefill", "online")
@@ -22,19 +23,22 @@ PROTOCOLS = ("single", "prefill", "online")
 SCORED_TOGETHER = 256
 
 
-def stream_ids(lm: LanguageModel, text: str, tokens: int) -> Tensor:
-    """Return the first `tokens` tokens of `text`, `[1, tokens]`, without special tokens.
+def stream_ids(lm: LanguageModel, text: str, tokens: int, passages: int = 1) -> Tensor:
+    """Return the first passages of `tokens` tokens of `text`, one after the other, `[1, passages x tokens]`.
 
-    Raises KvatlasError when the text is shorter.
+    Where the tokenizer itself begins a text with a token (BOS), each passage begins with it, and it is one of its
+    tokens. Raises KvatlasError when the text is shorter.
     """
+    bos = bos_ids(lm.tokenizer)
+    own = tokens - len(bos)
+    needed = passages * own
     # A token has at least one byte: encoding a little more than needed saves minutes on long texts.
-    start = text[: 16 * tokens + 1024]
-    ids: list[int] = lm.tokenizer.encode(start, add_special_tokens=False, verbose=False)
-    if len(ids) < tokens:
-        ids = lm.tokenizer.encode(text, add_special_tokens=False, verbose=False)
-    if len(ids) < tokens:
-        raise KvatlasError(f"tokens: the text has {len(ids)} tokens, not {tokens}; use a longer text or fewer tokens")
-    return lm.ids([ids[:tokens]])
+    ids = encode_text(lm.tokenizer, text[: 16 * needed + 1024])
+    if len(ids) < needed:
+        ids = encode_text(lm.tokenizer, text)
+    if len(ids) < needed:
+        raise KvatlasError(f"tokens: the text has {len(ids)} tokens, not {needed}; use a longer text or fewer tokens")
+    return lm.ids([[token for start in range(0, needed, own) for token in [*bos, *ids[start : start + own]]]])
 
 
 @dataclass

@@ -57,6 +57,7 @@ def measure(spec: Mapping[str, Any], inputs: Mapping[str, Path]) -> Measured:
             with watch.timed("passage"):
                 trials += list(passage_trials(spec, lm, inputs["text"]))
     speed = measures.decode_speed(continuation.step_seconds, len(prompts))
+    speed |= measures.reserved_bytes(cache, len(prompts))
     return Measured(trials, {**watch.seconds, **measures.device_record(lm), **speed})
 
 

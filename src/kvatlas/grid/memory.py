@@ -19,6 +19,8 @@ VOCABULARY = 150_000
 _LOGIT_COPIES = 4
 # A fork shares the prompt's slots until something is evicted or appended; then there are two.
 _CACHE_COPIES = 2
+# Room behind the slots of a cache that was appended to, as a share of them (`lm.growing`).
+ROOM = 1 / 8
 
 UNKNOWN_SHAPE = {"layers": 1, "heads": 1, "kv_heads": 1, "head_dim": 1}
 
@@ -46,7 +48,7 @@ class Footprint:
 
 def footprint(shape: Mapping[str, int], number_bytes: int, context: int, new_tokens: int) -> Footprint:
     """Estimate a cell of a model of `shape`: weights in numbers of `number_bytes`, prompts of `context` tokens."""
-    caches = _CACHE_COPIES * context * token_bytes(shape, number_bytes)
+    caches = _CACHE_COPIES * (1 + ROOM) * context * token_bytes(shape, number_bytes)
     logits = _LOGIT_COPIES * 4 * new_tokens * VOCABULARY
     return Footprint(PYTHON_MB + weights(shape) * number_bytes / 2**20, (caches + logits) / 2**20)
 

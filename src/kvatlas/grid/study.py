@@ -20,6 +20,11 @@ QUESTION_TOKENS = 64
 Spec = dict[str, Any]
 
 
+def device_keys(config: Config) -> Spec:
+    """Return the keys of a spec that say on what a model runs; `portable` only where it is asked for."""
+    return {"device": config.get("device", "auto")} | ({"portable": True} if config.get("portable") else {})
+
+
 @dataclass(frozen=True)
 class StudyContext:
     """One study of one configuration for one model."""
@@ -50,7 +55,7 @@ class StudyContext:
 
     def device_spec(self) -> Spec:
         """Return the keys that say where and in which numbers a model runs."""
-        return {"device": self.config.get("device", "auto"), "dtype": self.config.get("dtype", "auto")}
+        return {"dtype": self.config.get("dtype", "auto")} | device_keys(self.config)
 
     def model_input(self) -> dict[str, str]:
         """Return the input that every kind has."""

@@ -6,7 +6,7 @@ from kvatlas.grid.cells import Config, Grid
 from kvatlas.grid.studies import all_studies
 from kvatlas.grid.study import Spec, StudyContext
 
-_TABLE_KEYS = ("run", "models", "embedder", "device", "dtype", "methods")
+_TABLE_KEYS = ("run", "models", "embedder", "device", "dtype", "portable", "methods")
 
 
 def grid(config: Config) -> Grid:

@@ -33,10 +33,19 @@ def check(config: Config, root: Path) -> None:
     for index, name in enumerate(config["models"]):
         _require(f"models[{index}]", find_model, models, name, "lm")
     _require("embedder", find_model, models, config["embedder"], "embedder")
+    _check_portable(config)
     for method in config.get("methods", {}):
         _check_method(config, method)
     for study, block in config["studies"].items():
         _StudyCheck(config, f"studies.{study}", study, block, models).run(texts)
+
+
+def _check_portable(config: Config) -> None:
+    """Refuse keys with which numbers depend on the machine after all."""
+    for key, value in (("device", "cpu"), ("dtype", "fp32"), ("threads", 1)):
+        default = 1 if key == "threads" else "auto"
+        if config.get("portable") and config.get(key, default) != value:
+            raise KvatlasError(f"portable: numbers are the same everywhere with {key}: {value} alone; set it")
 
 
 def _require(path: str, find: Any, *arguments: Any) -> None:

@@ -8,7 +8,7 @@ It knows nothing of policies or budgets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -16,8 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface
 
+from kvatlas.errors import KvatlasError
+
 ATTENTION_NAME = "kvatlas"
+UNSUPPORTED = {"softcap": "caps its attention logits", "s_aux": "has attention sinks of its own"}
+"""Keywords with which a model changes its softmax -> what they mean."""
 QUERY_CHUNK = 128
+# A decode step over at least so many slots on a CPU reads each key once for all queries of its group.
+PACKED_FROM = 2048
 
 
 class AttentionTap(Protocol):
@@ -46,6 +52,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, bia
     """
     n_queries, n_slots = query.shape[2], key.shape[2]
     grouped = query.shape[1] != key.shape[1]
+    if grouped and bias is None and n_queries == 1 and n_slots >= PACKED_FROM and key.device.type == "cpu":
+        # Without a mask, the queries of a group are like several of one head. Sums come in another order than below.
+        packed = query.reshape(query.shape[0], key.shape[1], -1, query.shape[-1])
+        return F.scaled_dot_product_attention(packed, key, value, scale=scaling).reshape(query.shape)
     mask: Tensor | None = None
     if n_queries not in (1, n_slots) or (bias is not None and n_queries > 1):
         mask = causal_mask(n_queries, n_slots, query.device)
@@ -72,18 +82,35 @@ def attention_forward(  # noqa: PLR0917 (transformers calls it with these, in th
     dropout: float = 0.0,
     scaling: float | None = None,
     tap: AttentionTap | None = None,
-    **_: Any,
+    n_seen: int = 0,
+    **features: Any,
 ) -> tuple[Tensor, None]:
     """Attend for one layer, in the form that transformers calls; returns `[B, Q, H, d]` and no weights.
 
-    Prompts of a batch have equal lengths, so the model's own mask is never needed and never built.
+    Prompts of a batch have equal lengths, so the model's own mask is never needed and never built. `n_seen` is the number
+    of tokens of a prompt up to the last query, evicted ones included. Raises KvatlasError for a layer that does not hand
+    over what a forward pass carries along, or attends in a way that this function does not.
     """
     layer_idx = int(module.layer_idx)  # type: ignore[arg-type]
-    bias = None if tap is None else tap.bias(layer_idx)
-    output = attend(query, key, value, scaling, bias)
-    if tap is not None:
-        tap.observe(layer_idx, query, key, query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if tap is None:
+        raise KvatlasError(f"model: layer {layer_idx} hands no keywords to its attention, so nothing can observe it")
+    _refuse(layer_idx, n_seen, features)
+    output = attend(query, key, value, scaling, tap.bias(layer_idx))
+    tap.observe(layer_idx, query, key, query.shape[-1] ** -0.5 if scaling is None else scaling)
     return output.transpose(1, 2).contiguous(), None
+
+
+def _refuse(layer_idx: int, n_seen: int, features: Mapping[str, Any]) -> None:
+    """Raise KvatlasError where the model asks for more than causal attention over all slots."""
+    window = features.get("sliding_window")
+    if window is not None and n_seen > window:
+        raise KvatlasError(
+            f"model: layer {layer_idx} attends within a sliding window of {window} tokens, and a prompt has {n_seen}; "
+            f"keep contexts with their answers to {window} tokens"
+        )
+    for name, what in UNSUPPORTED.items():
+        if features.get(name) is not None:
+            raise KvatlasError(f"model: layer {layer_idx} {what}, which is not supported; use another model")
 
 
 AttentionInterface.register(ATTENTION_NAME, attention_forward)

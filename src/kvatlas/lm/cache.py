@@ -219,12 +219,22 @@ class CompressedCache(Cache):
         return sum(layer.store.nbytes for layer in self.layers)
 
     @property
+    def reserved_nbytes(self) -> int:
+        """Bytes of the memory in which all of it lies: what is used and the room behind it, shared memory once.
+
+        In `simulated` storage these are the floats that are held, where `nbytes` counts codes.
+        """
+        held = [tensor for layer in self.layers for tensor in (*layer.store.tensors(), *layer.slot_statistics.values())]
+        storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in held)}
+        return sum(storages.values())
+
+    @property
     def saturated(self) -> int:
         """Values written so far that the storage format could not reach and clamped, of all prompts."""
         return sum(layer.store.saturated for layer in self.layers)
 
     def fork(self) -> CompressedCache:
-        """Return a copy that can be written without changing this one; the tensors are shared until then."""
+        """Return a copy that can be written without changing this one; what both have is shared."""
         copy = CompressedCache(0)
         copy.layers = [layer.fork() for layer in self.layers]
         copy.tokens_written, copy.reindexed, copy.peak_nbytes = self.tokens_written, self.reindexed, self.peak_nbytes

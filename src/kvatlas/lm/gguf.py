@@ -10,7 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from kvatlas.errors import KvatlasError
+from kvatlas.lm.strict import check_loaded
+from kvatlas.lm.tokenizer import LOCAL_WITHOUT_CODE, loading_errors
 
 
 def convert(label: str, gguf: Path, folder: Path) -> dict[str, str]:
@@ -23,23 +24,17 @@ def convert(label: str, gguf: Path, folder: Path) -> dict[str, str]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     versions = {name: metadata.version(name) for name in ("transformers", "gguf")}
-    source: dict[str, Any] = {"gguf_file": gguf.name, "local_files_only": True}
+    source: dict[str, Any] = {"gguf_file": gguf.name, **LOCAL_WITHOUT_CODE}
+    loading: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     auto: Any = AutoModelForCausalLM
-    try:
-        model, report = auto.from_pretrained(gguf.parent, dtype=torch.float32, output_loading_info=True, **source)
+    with loading_errors(f"{label}: transformers {versions['transformers']} cannot read {gguf.name}"):
+        model, report = auto.from_pretrained(gguf.parent, dtype=torch.float32, **loading, **source)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **source)
-    except (ValueError, KeyError, IndexError, NotImplementedError) as error:
-        reason = " ".join(str(error).split())
-        raise KvatlasError(
-            f"{label}: transformers {versions['transformers']} cannot read {gguf.name}: {reason}"
-        ) from error
-    # A tensor that is not in the file would be drawn at random.
-    if missing := sorted(report["missing_keys"]):
-        raise KvatlasError(f"{label}: {gguf.name} lacks {len(missing)} tensors, the first is {missing[0]}")
+    check_loaded(model, report, f"{label}: {gguf.name}")
     del model.config.quantization_config
     # A model read from GGUF refuses to be saved; one made without weights and given them does not.
     with torch.device("meta"):
-        plain = auto.from_config(model.config, dtype=torch.float32)
+        plain = auto.from_config(model.config, dtype=torch.float32, trust_remote_code=False)
     plain.load_state_dict(model.state_dict(), assign=True)
     plain.tie_weights()
     plain.generation_config.eos_token_id = tokenizer.eos_token_id

@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
+from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from kvatlas.errors import KvatlasError
+from kvatlas.lm import self_test
 from kvatlas.lm.attention import ATTENTION_NAME, AttentionTap
 from kvatlas.lm.cache import CompressedCache, Observation
+from kvatlas.lm.folders import check_folder
+from kvatlas.lm.model_config import token_ids
 from kvatlas.lm.rope import Rotary
 from kvatlas.lm.stores import KVStore, PlainStore
+from kvatlas.lm.strict import check_loaded
+from kvatlas.lm.tokenizer import LOCAL_WITHOUT_CODE, load_tokenizer, loading_errors
 
+FULL_ATTENTION = "full_attention"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -47,58 +54,69 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A causal language model with its tokenizer, its rotation and its stop tokens."""
+    """A causal language model with its tokenizer, its rotation and its stop tokens.
+
+    `scales_logits`: whether the model does more to its logits than its output embedding does.
+    """
 
     model: Any
     tokenizer: Any
     rotary: Rotary
     stop_ids: tuple[int, ...]
+    scales_logits: bool = False
 
     @classmethod
     def load(cls, folder: Path | str, device: str = "auto", dtype: str = "auto") -> LanguageModel:
         """Load a folder in hub layout with safetensors weights.
 
-        Raises KvatlasError when the folder is incomplete or the architecture lacks the attention interface.
+        Raises KvatlasError when the folder is incomplete, names code of its own, when its weights are not exactly those
+        that its configuration describes, or when the architecture lacks the attention interface.
         """
         target = pick_device(device)
         if target.type == "cuda":
             # Sums over clusters use atomics otherwise, and two runs would differ in their last bits.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True, warn_only=True)
-        try:
-            model = AutoModelForCausalLM.from_pretrained(
+        label = f"model folder {folder}"
+        check_folder(Path(folder), label)
+        auto: Any = AutoModelForCausalLM
+        with loading_errors(f"{label}: it cannot be loaded"):
+            model, report = auto.from_pretrained(
                 str(folder),
                 dtype=pick_dtype(dtype, target),
                 attn_implementation=ATTENTION_NAME,
                 use_safetensors=True,
-                local_files_only=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # so that they are reported, and refused below
+                **LOCAL_WITHOUT_CODE,
             )
-            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        except (OSError, ValueError, KeyError) as error:
-            reason = str(error).strip().split("\n")[0]
-            raise KvatlasError(
-                f"model folder {folder}: it cannot be loaded ({reason}); fetch the model again"
-            ) from error
+        check_loaded(model, report, label)
+        tokenizer = load_tokenizer(folder)
         nn.Module.to(model, target)
-        return cls.wrap(model, tokenizer)
+        lm = cls.wrap(model, tokenizer)
+        findings = self_test.ensure(lm, Path(folder))
+        return replace(lm, rotary=replace(lm.rotary, refusal=findings.rotation))
 
     @classmethod
     def wrap(cls, model: Any, tokenizer: Any = None) -> LanguageModel:
         """Wrap a model that is in memory already; it is switched to evaluation and to kvatlas' attention."""
         if not getattr(type(model), "_supports_attention_backend", False):
             raise KvatlasError(f"model: {type(model).__name__} does not support transformers' attention interface")
-        if "sliding_attention" in (getattr(model.config, "layer_types", None) or []):
-            raise KvatlasError(
-                "model: layers with sliding-window attention are not supported; use one with full attention"
-            )
+        for index, kind in enumerate(getattr(model.config, "layer_types", None) or []):
+            if kind != FULL_ATTENTION:
+                raise KvatlasError(
+                    f"model: layer {index} is a layer of {kind}; use a model with {FULL_ATTENTION} alone"
+                )
+        if getattr(model, "_is_stateful", False):
+            raise KvatlasError(f"model: {type(model).__name__} has layers other than attention; it is not supported")
         model.set_attn_implementation(ATTENTION_NAME)
         stops: set[int] = set()
         generation = getattr(model, "generation_config", None)
         for ids in (model.config.eos_token_id, getattr(generation, "eos_token_id", None)):
-            stops.update([ids] if isinstance(ids, int) else ids or [])
+            stops.update([] if ids is None else token_ids(ids, "model: `eos_token_id`"))
         if tokenizer is not None and tokenizer.eos_token_id is not None:
             stops.add(int(tokenizer.eos_token_id))
-        return cls(model.eval(), tokenizer, Rotary.of(model), tuple(sorted(stops)))
+        return cls(model.eval(), tokenizer, Rotary.of(model), tuple(sorted(stops)), scales_logits(model))
 
     @property
     def n_layers(self) -> int:
@@ -118,8 +136,12 @@ class LanguageModel:
 
     @property
     def max_positions(self) -> int:
-        """Longest context that the model's configuration allows, in tokens."""
-        return int(self.model.config.max_position_embeddings)
+        """Longest context that the model's configuration allows, in tokens; a sliding window of all layers is one too."""
+        config, limits = self.model.config, [int(self.model.config.max_position_embeddings)]
+        window = getattr(config, "sliding_window", None)
+        if window and getattr(config, "use_sliding_window", True) and not getattr(config, "layer_types", None):
+            limits.append(int(window))
+        return min(limits)
 
     def new_cache(
         self, observation: Observation | None = None, make_store: Callable[[], KVStore] = PlainStore
@@ -144,7 +166,7 @@ class LanguageModel:
             )
         positions = torch.arange(first, first + n_new, device=ids.device)[None]
         hidden: Tensor = self.model.base_model(
-            input_ids=ids, cache=cache, position_ids=positions, use_cache=True, tap=tap or cache
+            input_ids=ids, cache=cache, position_ids=positions, use_cache=True, tap=tap or cache, n_seen=first + n_new
         ).last_hidden_state
         cache.end_forward(n_new)
         return hidden
@@ -167,5 +189,39 @@ class LanguageModel:
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         """Return next-token log-probabilities in fp32 for hidden states `[..., D]`."""
-        head: nn.Module = self.model.get_output_embeddings()
-        return torch.log_softmax(head(hidden).float(), dim=-1)
+        logits = own_logits(self.model, hidden) if self.scales_logits else self.model.get_output_embeddings()(hidden)
+        return torch.log_softmax(logits.float(), dim=-1)
+
+
+class _Decoder(nn.Module):
+    """Stands in for a model's decoder, and hands over hidden states that are there already."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        super().__init__()
+        self.hidden = hidden
+
+    def forward(self, *_: Any, **__: Any) -> MoeModelOutputWithPast:
+        """Return the hidden states in the form of any decoder."""
+        return MoeModelOutputWithPast(last_hidden_state=self.hidden)
+
+
+def own_logits(model: Any, hidden: Tensor) -> Tensor:
+    """Return what the model itself makes of hidden states `[..., D]`: its head with all scales and caps, `[..., V]`."""
+    rows = hidden.reshape(1, -1, hidden.shape[-1])
+    decoder = getattr(model, model.base_model_prefix)
+    setattr(model, model.base_model_prefix, _Decoder(rows))
+    try:
+        ids = torch.zeros(rows.shape[:2], dtype=torch.long, device=hidden.device)
+        logits: Tensor = model(input_ids=ids, use_cache=False).logits
+    finally:
+        setattr(model, model.base_model_prefix, decoder)
+    return logits.reshape(*hidden.shape[:-1], -1)
+
+
+@torch.inference_mode()
+def scales_logits(model: Any) -> bool:
+    """Return whether a model's logits are more than its output embedding applied to hidden states."""
+    head = model.get_output_embeddings()
+    hidden = torch.linspace(-1, 1, 2 * head.weight.shape[-1], device=head.weight.device, dtype=head.weight.dtype)
+    hidden = hidden.reshape(1, 2, -1)
+    return not torch.equal(own_logits(model, hidden), head(hidden))

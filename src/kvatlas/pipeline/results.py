@@ -24,7 +24,7 @@ from kvatlas.grid import unfold
 from kvatlas.grid.cells import RECALL, Cell, Grid
 from kvatlas.paths import CLAIMS_FILE, PUBLISHED_FOLDER, model_file, timing_of
 from kvatlas.pipeline.tables import load_trials
-from kvatlas.tracking.fingerprint import MODEL_PACKAGES, version
+from kvatlas.tracking.fingerprint import MODEL_PACKAGES, combine, version
 
 SCHEMA = 1
 _PACKAGES = (*MODEL_PACKAGES, "scipy", "sentence-transformers", "kvatlas")
@@ -52,7 +52,7 @@ def write_results(config: Config, folder: Path) -> None:
     exports.write(folder, trials_by_study, unfold.data_files(config))
     write_json(folder / "results.json", results)
     write_json(folder / "timings.json", {"rows": timings})
-    write_json(folder / "config.json", describe(config, timings))
+    write_json(folder / "config.json", describe(config, timings) | {"code": code_of(grid)})
 
 
 def cell_rows(grid: Grid) -> list[dict[str, Any]]:
@@ -67,6 +67,14 @@ def cell_rows(grid: Grid) -> list[dict[str, Any]]:
         digest = xxhash.xxh3_128(b"".join(trial_lines)).hexdigest()
         rows.append(ids | {"trials": len(trial_lines), "checksum": digest})
     return rows
+
+
+def code_of(grid: Grid) -> dict[str, str]:
+    """Return study -> a fingerprint of the code that its cells ran."""
+    ran: dict[str, dict[str, str]] = {}
+    for cell in grid.trial_cells():
+        ran.setdefault(cell.study, {})[str(cell.output)] = cell_file.read_header(cell.output).fingerprint
+    return {study: combine(cells) for study, cells in ran.items()}
 
 
 def timing_rows(grid: Grid) -> list[dict[str, Any]]:
@@ -87,7 +95,12 @@ def describe(config: Config, timings: Sequence[Mapping[str, Any]]) -> dict[str, 
         "config": dict(config),
         "models": {name: _provenance(name) for name in names},
         "packages": {name: version(name) for name in _PACKAGES} | {"python": platform.python_version()},
-        "hardware": {"system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count()},
+        "hardware": {
+            "system": platform.system(),
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "kernels": sorted({row["kernels"] for row in timings if row.get("kernels")}),
+        },
         "rope_telemetry": _telemetry(timings),
     }
 

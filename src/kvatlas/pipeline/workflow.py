@@ -7,6 +7,7 @@ transformers.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from kvatlas.grid import config, unfold
 from kvatlas.grid.cells import EMBED, PREFILL, PROMPTS, RECALL, Cell
 from kvatlas.grid.sizes import Sizes
 from kvatlas.grid.studies import all_studies, trial_kinds
+from kvatlas.grid.study import device_keys
 from kvatlas.lm.catalog import load_models, load_texts
 from kvatlas.paths import MODELS_FILE, TEXTS_FILE, model_file
 from kvatlas.tracking import dependencies, finished_run
@@ -189,10 +191,9 @@ class Workflow:
             "kind": EMBED,
             "model": model,
             "embedder": self.config["embedder"],
-            "device": self.config.get("device", "auto"),
             "studies": studies,
             "config": unfold.study_part(self.config, *studies),
-        }
+        } | device_keys(self.config)
 
     def embed_spec(self, wildcards: Any) -> str:
         """Return the spec of a model's embeddings; the cells are listed by the command, not on its command line."""
@@ -251,9 +252,11 @@ class Workflow:
         """Return every file that a finished run has; whatever of it is missing is made again."""
         return finished_run.files(self.grid)
 
-    def damaged(self) -> list[str]:
-        """Return the files of the run that are no longer as they were written, each named in a line on stderr."""
-        found = finished_run.damaged(self.grid)
-        for path in found:
-            print(f"kvatlas: {path}: corrupt, or edited after it was written; a run makes it again", file=sys.stderr)
-        return found
+    def set_damaged_aside(self) -> None:
+        """Move the files that are no longer as they were written out of the run; each is named in a line on stderr."""
+        for path in finished_run.damaged(self.grid):
+            aside = Path(self.paths.damaged(path))
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, aside)
+            what = "corrupt, or edited after it was written"
+            print(f"kvatlas: {path}: {what}; it is in {aside} now, and a run makes it again", file=sys.stderr)

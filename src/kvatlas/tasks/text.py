@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kvatlas.errors import KvatlasError
-from kvatlas.lm.chat import Tokenizer, encode
+from kvatlas.lm.chat import Tokenizer, encode, encode_text
 from kvatlas.tasks import words
 
 HAYSTACKS = ("sentences", "corpus", "noise")
@@ -147,7 +147,7 @@ def _corpus_run(
 ) -> Iterator[tuple[int, ...]]:
     if not corpus:
         raise KvatlasError("haystack: corpus needs text, but the corpus is empty; name another text or use sentences")
-    encoded = [tuple(encode(tokenizer, " " + sentence)) for sentence in corpus]
+    encoded = [tuple(encode_text(tokenizer, " " + sentence)) for sentence in corpus]
     left = 0
     starts = 0
     for index in range(len(encoded) - 1, -1, -1):

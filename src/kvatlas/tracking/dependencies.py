@@ -17,6 +17,7 @@ from kvatlas.compression import methods
 from kvatlas.grid import policy_parameters
 from kvatlas.grid.cells import EMBED, PROMPTS
 from kvatlas.grid.studies import all_studies
+from kvatlas.lm import path_content
 from kvatlas.lm.catalog import model_titles
 from kvatlas.paths import (
     CLAIMS_FILE,
@@ -148,11 +149,15 @@ def cell_code(spec: Mapping[str, Any], *, track_versions: bool = True) -> Explan
 def fetch_code(kind: str, entry: Mapping[str, Any]) -> Explanation:
     """Explain what decides the bytes of a fetched `model` or `text`: its catalog entry, and the code that converts it.
 
-    Downloaded files are compared with pinned hashes, so how they are downloaded does not count.
+    Downloaded files are compared with pinned hashes, so how they are downloaded does not count; files of a `path` have
+    none, and what they hold counts.
     """
     modules = ["kvatlas.lm.texts"] if kind == "text" else ["kvatlas.lm.gguf"] if entry.get("format") == "gguf" else []
     decisive = {key: value for key, value in entry.items() if key not in _DESCRIPTIVE}
-    return explain(modules, notes={"entry": json.dumps(decisive, sort_keys=True)}, follow=False)
+    notes = {"entry": json.dumps(decisive, sort_keys=True)}
+    if entry["source"] == "path":
+        notes[f"content of {entry['path']}"] = path_content.digest(entry)
+    return explain(modules, notes=notes, follow=False)
 
 
 def figure_title(name: str) -> tuple[str, str]:

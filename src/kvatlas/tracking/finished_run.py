@@ -1,6 +1,6 @@
 """Which files a finished run consists of, which job writes each, and which are lost or no longer as they were written.
 
-`rule all` names these files, so that what is lost is made again; what was damaged Snakemake is told to make again.
+`rule all` names these files, so that what is lost is made again; what was damaged is set aside first, and is lost then.
 Prefills are no part of a finished run: they are working files, made when a cell needs them. Knows paths, code and
 checksums; must not know how a job does its work.
 """

@@ -16,8 +16,8 @@ from kvatlas.grid.cells import PROMPTS, Cell
 from kvatlas.paths import code_record, timing_of
 from kvatlas.tracking import checksums, finished_run
 from kvatlas.tracking.current import Current
-from kvatlas.tracking.finished_run import Job
 from kvatlas.tracking.fingerprint import Explanation, differences
+from kvatlas.tracking.finished_run import Job
 
 _SHOWN = 5
 _NOT_AS_WRITTEN = "it is corrupt, or was edited after it was written"

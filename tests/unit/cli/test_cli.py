@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -198,3 +199,19 @@ def test_the_command_starts_without_a_model_library_or_a_plotting_library() -> N
     code = f"import sys, kvatlas.cli.main; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_job_finds_no_answer_on_the_standard_input_of_the_workflow() -> None:
+    """`yes | snakemake` answers no question of a library."""
+    kept = os.dup(0)
+    reading, writing = os.pipe()
+    os.write(writing, b"y\n")
+    os.close(writing)
+    os.dup2(reading, 0)
+    try:
+        assert main.main(["cell", "--spec", '{"kind": "nothing"}', "--output", "o"]) == 2
+        assert os.read(0, 1) == b""
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+        os.close(reading)

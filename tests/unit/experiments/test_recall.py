@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,65 @@ def test_the_full_cache_is_its_own_reference(inputs):
         assert trial["resident_bytes"] == trial["payload_bytes"] == 2 * trial["full_bf16_bytes"]
 
 
+def teacher_forced(monkeypatch) -> list[int]:
+    """Note the batch size of every block that a cell scores from now on."""
+    blocks: list[int] = []
+
+    def counted(*args: Any) -> torch.Tensor:
+        blocks.append(len(args[2]))
+        return teacher_force(*args)
+
+    monkeypatch.setattr(recall, "teacher_force", counted)
+    return blocks
+
+
+@pytest.mark.parametrize(("size", "rows", "blocks"), [(4, 4, [4]), (2, 2, [2, 2]), (2, 4, [4, 4]), (4, 2, [2] * 4)])
+def test_the_full_cache_takes_the_scores_of_its_prefill_where_the_batches_are_the_same(
+    size, rows, blocks, inputs, tmp_path, monkeypatch
+):
+    """It scores the known answers alone then, and its trials are those of scoring the reference again, bit by bit."""
+    monkeypatch.setattr(prefill, "BATCH_TOKENS", size * 160)
+    files = {**inputs, "prefill": tmp_path / "prefill.safetensors"}
+    prefill.write(PREFILL, files, files["prefill"])
+    forced = teacher_forced(monkeypatch)
+    spec = recall_spec({"name": "full"}, "full", budget="none", rows=rows)
+    trials = trials_of(files, spec)
+    assert forced == blocks
+    load = prefill_tensors.load
+
+    def unknown(*args: Any) -> Any:
+        cache, reference = load(*args)
+        return cache, dataclasses.replace(reference, as_batched=False)
+
+    monkeypatch.setattr(prefill_tensors, "load", unknown)
+    assert trials_of(files, spec) == trials
+
+
+@pytest.mark.parametrize("more", [{"quantizer": "int8"}, {"batch": 4}], ids=["quantized", "noise floor"])
+def test_what_is_not_the_prefills_own_cache_is_scored_itself(more, inputs, monkeypatch):
+    forced = teacher_forced(monkeypatch)
+    trials_of(inputs, recall_spec({"name": "full"}, "full-other", budget="none", **more))
+    assert forced == [4, 4]
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_a_prefill_in_blocks_stores_the_slots_and_not_the_room_behind_them(kv_heads, inputs, tmp_path):
+    """With one prompt and one KV head the slots in use look contiguous, whatever lies behind them."""
+    make_model_dir(tmp_path / "model", "qwen2", heads=6, kv_heads=kv_heads)
+    write_jsonl(tmp_path / "prompts.jsonl", read_jsonl(inputs["prompts"])[:1])
+    files = {"model": tmp_path / "model", "prompts": tmp_path / "prompts.jsonl"}
+    lm = LanguageModel.load(files["model"])
+    prefill.write(PREFILL | {"block": 64}, files, tmp_path / "blocks.safetensors")
+    prefill.write(PREFILL, files, tmp_path / "once.safetensors")
+    with torch.inference_mode():
+        stored, _ = prefill_tensors.load(tmp_path / "blocks.safetensors", lm, Observation(windows=(4,)))
+        fresh = prompt_batches.prefill(lm, read_jsonl(files["prompts"]), Observation(windows=(4,)), 64)
+    for ours, computed in zip(stored.layers, fresh.layers, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours.store.read(), computed.store.read(), strict=True))
+    sizes = [(tmp_path / f"{name}.safetensors").stat().st_size for name in ("blocks", "once")]
+    assert sizes[0] == sizes[1]
+
+
 def test_an_arm_measures_what_its_compressed_cache_says(inputs):
     spec = recall_spec({"name": "snapkv", "window": 4, "kernel": 3}, "snapkv-4x")
     trials = trials_of(inputs, spec)
@@ -96,6 +156,9 @@ def test_the_same_cell_twice_is_the_same_file(inputs, tmp_path):
     timing = read_json(tmp_path / "one.timing.json")
     assert timing["wall_seconds"] > 0
     assert timing["rope_telemetry"]["max_relative_error"] < 1e-5
+    used = read_jsonl(tmp_path / "one.jsonl")[-1]["resident_bytes"]
+    # The answer's tokens and room for more lie behind what the trial counts.
+    assert used < timing["reserved_bytes"] < 2 * used
 
 
 def test_a_repeat_in_another_batch_size_differs_by_rounding_only(inputs):

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from kvatlas.errors import KvatlasError
-from kvatlas.grid import config
+from kvatlas.grid import config, unfold
 from tests.support.places import ROOT
 
 GOOD: dict[str, Any] = {
@@ -206,3 +206,21 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, text: str, mes
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(KvatlasError, match=r"nowhere\.yaml: no such configuration"):
         config.load(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize("missing", ["device", "dtype"])
+def test_a_portable_run_needs_what_makes_numbers_equal_everywhere(missing: str) -> None:
+    portable = {"portable": True, "device": "cpu", "dtype": "fp32"}
+    assert config.validate(GOOD | portable, ROOT)["portable"]
+    del portable[missing]
+    with pytest.raises(KvatlasError, match=f"portable: numbers are the same everywhere with {missing}: "):
+        config.validate(GOOD | portable, ROOT)
+
+
+def test_a_portable_run_has_one_thread_and_says_so_in_every_spec() -> None:
+    portable = {"portable": True, "device": "cpu", "dtype": "fp32"}
+    with pytest.raises(KvatlasError, match="threads: 1 alone"):
+        config.validate(GOOD | portable | {"threads": 2}, ROOT)
+    cells = unfold.grid(config.validate(GOOD | portable, ROOT)).trial_cells()
+    assert all(cell.spec["portable"] is True for cell in cells)
+    assert not any("portable" in cell.spec for cell in unfold.grid(config.validate(GOOD, ROOT)).trial_cells())

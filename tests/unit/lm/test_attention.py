@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvatlas.lm.attention import attend, attention_mass, causal_mask
+from kvatlas.lm.attention import PACKED_FROM, attend, attention_mass, causal_mask
 from kvatlas.lm.cache import ATTENTION, N_QUERIES, Observation, vote_name
 from kvatlas.lm.loading import LanguageModel
 from tests.support.tiny_models import tiny_model
@@ -77,3 +77,17 @@ def test_statistics_do_not_depend_on_the_block_size(block):
     for whole, parts in zip(caches[0].layers, caches[1].layers, strict=True):
         for name in (ATTENTION, N_QUERIES):
             torch.testing.assert_close(whole.slot_statistics[name], parts.slot_statistics[name], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scaling", [None, 0.3])
+@pytest.mark.parametrize("n_slots", [PACKED_FROM - 1, PACKED_FROM, PACKED_FROM + 5])
+def test_a_decode_step_over_many_slots_is_attention_written_out(n_slots, scaling):
+    """Above and below the length from which queries of a group are attended together."""
+    generator = torch.Generator().manual_seed(n_slots)
+    query = torch.randn(2, 6, 1, 16, generator=generator)
+    key, value = torch.randn(2, 2, 2, n_slots + 40, 16, generator=generator)[..., :n_slots, :]
+    logits = (query.unflatten(1, (2, 3)) @ key[:, :, None].mT) * (scaling or 0.25)
+    expected = (logits.softmax(dim=-1) @ value[:, :, None]).flatten(1, 2)
+    output = attend(query, key, value, scaling, None)
+    assert output.shape == query.shape
+    torch.testing.assert_close(output, expected, atol=1e-6, rtol=1e-5)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from kvatlas.lm import folders
 from kvatlas.lm.sources import fetch_model
 from tests.support.fetching import (
     SHAPE,
@@ -89,10 +88,3 @@ def test_facts_that_the_model_contradicts_are_refused(
 def test_a_context_limit_under_the_models_own_is_allowed(path_entry: Entry, tmp_path: Path) -> None:
     fetch_model("tiny", path_entry | {"max_positions": 1000}, tmp_path / "tiny")
     assert (tmp_path / "tiny" / "provenance.json").is_file()
-
-
-def test_the_stop_tokens_are_those_of_the_generation_configuration(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"eos_token_id": 7}')
-    assert folders.stop_token_ids(tmp_path) == [7]
-    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 6]}')
-    assert folders.stop_token_ids(tmp_path) == [5, 6]

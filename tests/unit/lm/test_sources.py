@@ -25,6 +25,7 @@ from tests.support.fetching import (
     failure,
     logits,
     refused,
+    sha256,
 )
 
 
@@ -48,11 +49,27 @@ def test_a_relative_path_starts_at_the_working_directory(
 
 
 def test_pickles_and_code_beside_safetensors_are_left_behind(path_entry: Entry, tmp_path: Path) -> None:
-    for name in ("pytorch_model.bin", "modeling_tiny.py", "training_args.bin"):
+    for name in ("pytorch_model.bin", "modeling_tiny.py", "training_args.bin", "LICENSE_x.py", "LICENSE.py", "LICENSE"):
         (Path(path_entry["path"]) / name).write_bytes(b"x")
     fetch_model("tiny", path_entry, tmp_path / "tiny")
     names = {path.name for path in (tmp_path / "tiny").iterdir()}
     assert not any(name.endswith((".bin", ".py")) for name in names)
+    assert "LICENSE" in names
+
+
+def test_code_that_an_entry_names_in_a_wheel_is_refused(wheel_entry: Entry, tmp_path: Path) -> None:
+    wheel_entry["sha256"]["modeling_x.py"] = "0" * 64
+    assert "tiny.sha256: modeling_x.py is not a model file; leave it out" in refused(wheel_entry, tmp_path / "tiny")
+
+
+def test_a_folder_that_was_fetched_is_looked_at_again(path_entry: Entry, tmp_path: Path) -> None:
+    """What an earlier version let in is refused by the next run, whether or not a byte of it changed."""
+    fetch_model("tiny", path_entry, tmp_path / "tiny")
+    (tmp_path / "tiny" / "processor_config.json").write_text('{"auto_map": {}}')
+    provenance = json.loads((tmp_path / "tiny" / "provenance.json").read_text())
+    provenance["files"]["processor_config.json"] = sha256(b'{"auto_map": {}}')
+    (tmp_path / "tiny" / "provenance.json").write_text(json.dumps(provenance))
+    assert "has `auto_map`" in failure(lambda: fetch_model("tiny", path_entry, tmp_path / "tiny"))
 
 
 def test_fetching_a_path_never_writes_into_it(path_entry: Entry, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kvatlas.errors import KvatlasError
+from kvatlas.lm.growing import GrowingSlots
 from kvatlas.lm.stores import take_slots
 
 Storage = Literal["packed", "simulated"]
@@ -38,12 +39,17 @@ class SlotCodec(Protocol):
 
 
 class CodedSlots:
-    """Keys or values of one layer under one codec; tensors are replaced, never edited."""
+    """Keys or values of one layer under one codec; slots that were written are never edited."""
 
     def __init__(self, codec: SlotCodec, storage: Storage) -> None:
         self.codec, self.storage = codec, storage
-        self.parts: Parts = ()
+        self.growing: tuple[GrowingSlots, ...] = ()
         self.width = 0
+
+    @property
+    def parts(self) -> Parts:
+        """What is held of the slots in use, `[B, K, S, *]` each; empty before the first write."""
+        return tuple(part.used for part in self.growing if part.used is not None)
 
     def coded(self, values: Tensor) -> Parts:
         """Return what this storage holds of new slots."""
@@ -53,7 +59,9 @@ class CodedSlots:
     def append(self, values: Tensor) -> None:
         """Write new slots."""
         new = self.coded(values)
-        self.parts = tuple(torch.cat(pair, dim=2) for pair in zip(self.parts, new, strict=True)) if self.parts else new
+        self.growing = self.growing or tuple(GrowingSlots() for _ in new)
+        for part, slots in zip(self.growing, new, strict=True):
+            part.append(slots)
         self.width = values.shape[-1]
 
     def read(self, dtype: torch.dtype) -> Tensor:
@@ -62,23 +70,30 @@ class CodedSlots:
 
     def select(self, index: Tensor) -> None:
         """Keep the slots `index`."""
-        self.parts = tuple(take_slots(part, index) for part in self.parts)
+        self.growing = tuple(GrowingSlots(take_slots(part, index)) for part in self.parts)
+
+    def clear(self) -> None:
+        """Forget all slots."""
+        self.growing = ()
 
     def fork(self) -> CodedSlots:
-        """Copy; the tensors are shared."""
-        return copy(self)
+        """Copy; what both have is shared."""
+        twin = copy(self)
+        twin.growing = tuple(part.fork() for part in self.growing)
+        return twin
 
     @property
     def n_slots(self) -> int:
         """Slots held."""
-        return self.parts[0].shape[2] if self.parts else 0
+        return self.growing[0].n_slots if self.growing else 0
 
     @property
     def nbytes(self) -> int:
         """Bytes of the packed codes with their scales and zeros."""
-        if self.storage == "packed" or not self.parts:
-            return sum(part.nbytes for part in self.parts)
-        slots = sum(part.shape[0] * part.shape[1] * part.shape[2] for part in self.parts)
+        parts = self.parts
+        if self.storage == "packed" or not parts:
+            return sum(part.nbytes for part in parts)
+        slots = sum(part.shape[0] * part.shape[1] * part.shape[2] for part in parts)
         return slots * self.codec.slot_nbytes(self.width)
 
 
@@ -114,11 +129,12 @@ class SlotStore:
 
     def replace(self, keys: Tensor, values: Tensor) -> None:
         """Write these slots instead, through the quantizer."""
-        self.keys.parts, self.values.parts = (), ()
+        self.keys.clear()
+        self.values.clear()
         self.append(keys, values)
 
     def fork(self) -> SlotStore:
-        """Return a copy; the tensors are shared, because they are never edited in place."""
+        """Return a copy; what both have is shared, because it is never edited in place."""
         twin = copy(self)
         twin.keys, twin.values = self.keys.fork(), self.values.fork()
         return twin

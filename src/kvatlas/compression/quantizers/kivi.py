@@ -22,6 +22,7 @@ from kvatlas.compression.methods import QuantizerRegistration
 from kvatlas.compression.quantizers.base import CodedSlots, Storage
 from kvatlas.compression.quantizers.integer import Integer
 from kvatlas.errors import KvatlasError
+from kvatlas.lm.growing import GrowingSlots
 from kvatlas.lm.stores import take_slots
 
 GROUP = 32
@@ -38,11 +39,28 @@ class GroupedKeys:
 
     def __init__(self, bits: int, storage: Storage) -> None:
         self.bits, self.storage = bits, storage
-        self.codes: Tensor | None = None
-        self.scales: Tensor | None = None
-        self.zeros: Tensor | None = None
-        self.group: Tensor | None = None
+        self.growing = {name: GrowingSlots() for name in ("codes", "scales", "zeros", "group")}
         self.n_groups = self.width = 0
+
+    @property
+    def codes(self) -> Tensor | None:
+        """Packed codes, or rounded floats."""
+        return self.growing["codes"].used
+
+    @property
+    def scales(self) -> Tensor | None:
+        """Scales of the groups."""
+        return self.growing["scales"].used
+
+    @property
+    def zeros(self) -> Tensor | None:
+        """Zeros of the groups."""
+        return self.growing["zeros"].used
+
+    @property
+    def group(self) -> Tensor | None:
+        """Number of each slot's group."""
+        return self.growing["group"].used
 
     @property
     def n_slots(self) -> int:
@@ -55,14 +73,14 @@ class GroupedKeys:
         codes, scale, zero = affine_encode(keys.unflatten(2, (n_new, GROUP)), self.bits, dim=3)
         if self.storage == "packed":
             new = pack(codes.flatten(2, 3), self.bits)
-            self.scales, self.zeros = _joined(self.scales, scale[:, :, :, 0]), _joined(self.zeros, zero[:, :, :, 0])
+            self.growing["scales"].append(scale[:, :, :, 0])
+            self.growing["zeros"].append(zero[:, :, :, 0])
         else:
             new = affine_decode(codes, scale, zero).flatten(2, 3).to(keys.dtype)
         if self.group is not None:
             numbers = torch.arange(self.n_groups, self.n_groups + n_new, device=keys.device, dtype=INDEX_DTYPE)
-            fresh = numbers.repeat_interleave(GROUP).expand(*self.group.shape[:2], -1)
-            self.group = torch.cat([self.group, fresh], dim=2)
-        self.codes = _joined(self.codes, new)
+            self.growing["group"].append(numbers.repeat_interleave(GROUP).expand(*self.group.shape[:2], -1))
+        self.growing["codes"].append(new)
         self.n_groups += n_new
 
     def read(self) -> Tensor:
@@ -81,22 +99,25 @@ class GroupedKeys:
         if self.codes is None:
             return
         group = self._numbers().gather(2, index)
-        self.codes = take_slots(self.codes, index)
+        self.growing["codes"].replace(take_slots(self.codes, index))
         live = torch.zeros(*group.shape[:2], self.n_groups, dtype=torch.bool, device=group.device)
         live.scatter_(2, group, True)
         self.n_groups = int(live.sum(dim=2).max()) if index.shape[2] else 0
         kept = (~live).to(torch.int8).sort(dim=2, stable=True).indices[..., : self.n_groups]
         if self.scales is not None and self.zeros is not None:
-            self.scales, self.zeros = take_slots(self.scales, kept), take_slots(self.zeros, kept)
-        self.group = (live.cumsum(dim=2) - 1).gather(2, group).to(INDEX_DTYPE)
+            self.growing["scales"].replace(take_slots(self.scales, kept))
+            self.growing["zeros"].replace(take_slots(self.zeros, kept))
+        self.growing["group"].replace((live.cumsum(dim=2) - 1).gather(2, group).to(INDEX_DTYPE))
 
     def fork(self) -> GroupedKeys:
-        """Copy; the tensors are shared."""
-        return copy(self)
+        """Copy; what both have is shared."""
+        twin = copy(self)
+        twin.growing = {name: slots.fork() for name, slots in self.growing.items()}
+        return twin
 
     def tensors(self) -> Iterator[Tensor]:
         """Yield every tensor that is held."""
-        yield from (t for t in (self.codes, self.scales, self.zeros, self.group) if t is not None)
+        yield from (slots.used for slots in self.growing.values() if slots.used is not None)
 
     @property
     def nbytes(self) -> int:
@@ -173,7 +194,7 @@ class KiviStore:
         self.append(keys, values)
 
     def fork(self) -> KiviStore:
-        """Return a copy; the tensors are shared, because they are never edited in place."""
+        """Return a copy; what both have is shared, because it is never edited in place."""
         twin = copy(self)
         twin.keys, twin.values = self.keys.fork(), self.values.fork()
         return twin
