@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from copy import deepcopy
 from pathlib import Path
 
@@ -59,6 +64,96 @@ def test_a_cell_imports_for_itself_without_its_server(tmp_path: Path) -> None:
     assert alone.returncode == 2
     assert "nonsense" in alone.stderr
     assert alone.stderr == _cell(tmp_path, "off").stderr
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Iterator[Callable[[bytes | None], str]]:
+    """Starts a socket that answers each connection with some bytes and closes it, or (None) keeps silent."""
+    with ExitStack() as stack:
+
+        def listen(answer: bytes | None) -> str:
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(str(tmp_path / "foreign"))
+            listener.listen()
+
+            def serve() -> None:
+                with suppress(OSError):
+                    while True:
+                        connection, _ = listener.accept()
+                        stack.callback(connection.close)
+                        if answer is not None:
+                            connection.sendall(answer)
+                            connection.shutdown(socket.SHUT_WR)
+
+            threading.Thread(target=serve, daemon=True).start()
+            return f"{sys.prefix}:{tmp_path / 'foreign'}"
+
+        yield listen
+
+
+@pytest.mark.parametrize("answer", [b"", b"0\n", b"0\n" * 50, b"HTTP/1.1 200 OK\r\n\r\n", b"\xff" * 100])
+def test_whatever_else_listens_there_is_no_server(foreign, monkeypatch, answer):
+    monkeypatch.setenv(fork_server.VARIABLE, foreign(answer))
+    assert fork_server.run(["cell"], MAIN) is None
+
+
+def test_a_silent_socket_is_given_up(foreign, monkeypatch):
+    monkeypatch.setenv(fork_server.VARIABLE, foreign(None))
+    monkeypatch.setattr(fork_server, "GREETING_SECONDS", 0.2)
+    assert fork_server.run(["cell"], MAIN) is None
+
+
+@pytest.mark.parametrize("answer", [b"", b"1", b"\xff", b"done\n"])
+def test_a_fork_that_ends_without_an_answer_was_killed(foreign, monkeypatch, capsys, answer):
+    monkeypatch.setenv(fork_server.VARIABLE, foreign(fork_server.GREETING + answer))
+    assert fork_server.run(["cell"], MAIN) == fork_server.KILLED
+    assert "the cell was killed" in capsys.readouterr().err
+
+
+def test_cells_in_the_queue_of_a_server_that_dies_run_by_themselves(server: str, tmp_path: Path) -> None:
+    """Stopped, the server accepts nothing; then it is killed with the cell waiting."""
+    process = fork_server._STARTED[-1]
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            waiting = [pool.submit(_cell, tmp_path, server) for _ in range(2)]
+            _until(lambda: len(_connected(server)) >= 2)
+            process.kill()
+            done = [cell.result(timeout=killing.PATIENCE) for cell in waiting]
+    finally:
+        process.kill()
+        process.wait()
+        process.returncode = 0  # as the fixture expects of one that was not killed
+    assert [cell.returncode for cell in done] == [2, 2]
+    assert all("nonsense" in cell.stderr and "Traceback" not in cell.stderr for cell in done)
+
+
+def test_folders_of_killed_servers_are_removed_by_the_next_and_others_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv(fork_server.VARIABLE, raising=False)
+    for name in ("kvatlas-dead", "kvatlas-used", "other-dead"):
+        (tmp_path / name).mkdir()
+    listeners = []
+    for name in ("kvatlas-dead", "kvatlas-used", "other-dead"):
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(tmp_path / name / "socket"))
+        if name == "kvatlas-used":
+            listener.listen()
+            listeners.append(listener)
+        else:
+            listener.close()
+    process = fork_server.start()
+    assert process is not None
+    try:
+        left = {path.name for path in tmp_path.iterdir()}
+        assert {"kvatlas-used", "other-dead"} < left
+        assert "kvatlas-dead" not in left
+        assert len(left) == 3
+    finally:
+        os.environ.pop(fork_server.VARIABLE)
+        process.communicate(timeout=60)
+        listeners[0].close()
+    assert {path.name for path in tmp_path.iterdir()} == {"kvatlas-used", "other-dead"}
 
 
 def test_a_cell_with_packages_of_its_own_is_not_a_fork(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +215,12 @@ def _cell(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     ]
     environment = os.environ | {fork_server.VARIABLE: text}
     return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def _connected(server: str) -> list[str]:
+    """The connections to a server's socket that it has not accepted yet."""
+    path = server.rpartition(":")[2]
+    return [line for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(path)][1:]
 
 
 def _sleeping(checkout: Checkout) -> list[int]:

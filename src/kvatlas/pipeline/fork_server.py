@@ -25,6 +25,10 @@ from pathlib import Path
 # The server's environment of packages and its socket, PREFIX:PATH; any other text switches the server off.
 VARIABLE = "KVATLAS_FORK_SERVER"
 KILLED = 137
+GREETING = b"kvatlas fork server 1\n"
+GREETING_SECONDS = 60.0
+"""How long a cell waits for a fork: longer than importing torch takes, which the first one waits for."""
+_FOLDERS = "kvatlas-"
 # Keeps the pipes to the servers open for as long as this process lives.
 _STARTED: list[subprocess.Popen[bytes]] = []
 # What cells import from other packages; a lazy import of transformers counts only with its module's own name.
@@ -45,8 +49,9 @@ def start() -> subprocess.Popen[bytes] | None:
     """
     if VARIABLE in os.environ or sys.platform != "linux":
         return None
+    _remove_abandoned(Path(tempfile.gettempdir()))
     # Short, because the path of a socket may have 107 bytes.
-    path = Path(tempfile.mkdtemp(prefix="kvatlas-")) / "socket"
+    path = Path(tempfile.mkdtemp(prefix=_FOLDERS)) / "socket"
     # One thread, so that a fork loses none; a cell sets its own number. Models are local by the time of a cell.
     calm = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-P", "-m", "kvatlas.pipeline.fork_server", str(path)]
@@ -58,30 +63,55 @@ def start() -> subprocess.Popen[bytes] | None:
     return server
 
 
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the folders of servers that were killed: nobody listens at their sockets any more."""
+    for path in folder.glob(f"{_FOLDERS}*/socket"):
+        with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
+            try:
+                connection.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink()
+                path.parent.rmdir()
+
+
 def run(argv: Sequence[str], main: str) -> int | None:
-    """Let the server run the cell of a command line, in this process's place; None where there is no server.
+    """Let the server run the cell of a command line, in this process's place; None where no fork of it answers.
 
     `main` is the function of command lines, MODULE:NAME; the fork imports it, and returns its exit code. A cell with an
-    environment of its own has packages of its own, and imports these.
+    environment of its own has packages of its own, and imports these. The order is sent to a fork that has greeted, so
+    that a server that died, or whatever else listens there, neither keeps a cell waiting nor runs it twice.
     """
     prefix, _, path = os.environ.get(VARIABLE, "").rpartition(":")
     if prefix != sys.prefix or list(argv[:1]) != ["cell"]:
         return None
     with socket.socket(socket.AF_UNIX) as connection:
         try:
+            connection.settimeout(GREETING_SECONDS)
             connection.connect(path)
+            if _received(connection, len(GREETING)) != GREETING:
+                return None
+            connection.settimeout(None)
             socket.send_fds(connection, [b"\n"], [0, 1, 2])
         except OSError:
             return None
         order = {"main": main, "argv": list(argv), "cwd": os.getcwd(), "environment": dict(os.environ)}
-        with connection.makefile("rw", encoding="utf-8") as stream:
+        answer = ""
+        with suppress(OSError), connection.makefile("rw", encoding="utf-8", errors="replace") as stream:
             stream.write(json.dumps(order) + "\n")
             stream.flush()
             answer = stream.readline()
-    if not answer:
+    if not (answer.endswith("\n") and answer[:-1].isdecimal()):
         print("kvatlas: error: the cell was killed, by the system if memory ran out", file=sys.stderr)
         return KILLED
     return int(answer)
+
+
+def _received(connection: socket.socket, size: int) -> bytes:
+    """Receive `size` bytes, or what comes before the other end closes."""
+    data = b""
+    while len(data) < size and (more := connection.recv(size - len(data))):
+        data += more
+    return data
 
 
 def serve(path: Path) -> None:
@@ -98,13 +128,14 @@ def serve(path: Path) -> None:
                 connection, _ = listener.accept()
                 # At the first cell: a run of tables and pages alone needs no torch.
                 preload()
-                if os.fork() == 0:
-                    try:
-                        listener.close()
-                        _run_cell(connection)
-                    finally:
-                        os._exit(1)
-                connection.close()
+                # Where no fork can be had the cell hears no greeting, and runs by itself.
+                with connection, suppress(OSError):
+                    if os.fork() == 0:
+                        try:
+                            listener.close()
+                            _run_cell(connection)
+                        finally:
+                            os._exit(1)
         finally:
             path.unlink(missing_ok=True)
             path.parent.rmdir()
@@ -121,12 +152,16 @@ def _run_cell(connection: socket.socket) -> None:
     """Become the cell that a client asks for; does not return."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    connection.sendall(GREETING)
     _, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
     stream = connection.makefile("rw", encoding="utf-8")
-    order = json.loads(stream.readline())
+    line = stream.readline()
+    if len(descriptors) != 3 or not line.endswith("\n"):  # the client is gone
+        os._exit(KILLED)
+    order = json.loads(line)
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["environment"])
