@@ -7,6 +7,7 @@ tokens, `"256"` is a number of slots. The nominal ratio is not the memory ratio,
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,10 +84,7 @@ class Budget:
 def parse_budget(text: str) -> float:
     """Return the number in `"4x"`, `"50%"` or `"256"`. Raises KvatlasError when it is malformed or out of range."""
     number = text[:-1] if text.endswith(("x", "%")) else text
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.nan
+    value = float(number) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", number) else math.nan
     if text.endswith("x"):
         valid, allowed = value >= 1, "a ratio of at least 1, like 4x"
     elif text.endswith("%"):
@@ -94,5 +92,5 @@ def parse_budget(text: str) -> float:
     else:
         valid, allowed = value >= 1 and value == int(value), "4x, 50% or a whole number of slots, like 256"
     if not valid or math.isinf(value):
-        raise KvatlasError(f"budgets: '{text}' is not {allowed}")
+        raise KvatlasError(f"budgets: {text!r} is not {allowed}")
     return value

@@ -102,5 +102,7 @@ class Stream:
     def _shrink(self) -> None:
         before = [layer.n_slots for layer in self.cache.layers]
         self.compress(self.cache)
-        if self.first_compressed is None and before != [layer.n_slots for layer in self.cache.layers]:
+        # The last token predicts nothing: a cache that becomes smaller then made no prediction.
+        late = self.cache.tokens_written >= self.ids.shape[1] - 1
+        if self.first_compressed is None and not late and before != [layer.n_slots for layer in self.cache.layers]:
             self.first_compressed = self.cache.tokens_written

@@ -16,6 +16,7 @@ from kvatlas.errors import KvatlasError
 from kvatlas.grid import validation
 from kvatlas.grid.studies import all_studies
 from kvatlas.schemas import reader
+from kvatlas.schemas.values import check_values
 
 DEFAULT_FILE = "config/config.yaml"
 
@@ -42,6 +43,7 @@ def load(path: Path | str = DEFAULT_FILE, root: Path | str = ".") -> Config:
 def validate(config: Mapping[str, Any], root: Path | str = ".") -> Config:
     """Return `config` as plain values once schema and meaning are checked; KvatlasError names the first mistake."""
     # Snakemake hands over its own mapping types; plain values make specs and hashes independent of it.
+    check_values(config)
     plain: Config = json.loads(json.dumps(config))
     reader.check(plain, schema())
     validation.check(plain, Path(root))

@@ -126,12 +126,28 @@ class _StudyCheck:
         if "task" in self.block and self.block["task"] not in known_tasks(self.study):
             raise KvatlasError(f"{self.path}.task: {_unknown('task', self.block['task'], known_tasks(self.study))}")
         self._check_seeds()
+        self._check_skipped_layers()
         self._check_text(texts)
         self._check_lengths()
         for path, entries in self._arm_lists():
             self._check_arms(path, entries)
         self._check_methods(f"{self.path}.methods", self.block.get("methods", []))
         self._check_quantizers(f"{self.path}.quantizers", self.block.get("quantizers", []))
+
+    def _check_skipped_layers(self) -> None:
+        """Refuse layers that a model does not have, and protections that leave it none to compress."""
+        for name, protection in self.block.get("protections", {}).items():
+            path, skipped = f"{self.path}.protections.{name}.skip_layers", protection.get("skip_layers", [])
+            for model in self.models:
+                layers = self.catalog[model].get("shape", {}).get("layers")
+                if layers is None or not skipped:
+                    continue
+                if max(skipped) >= layers:
+                    raise KvatlasError(
+                        f"{path}: model '{model}' has no layer {max(skipped)}; its last one is {layers - 1}"
+                    )
+                if len(skipped) >= layers:
+                    raise KvatlasError(f"{path}: no layer of model '{model}' is left to compress; skip fewer")
 
     def _check_seeds(self) -> None:
         seeds = self.block.get("seeds")

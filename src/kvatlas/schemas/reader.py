@@ -5,7 +5,8 @@ Knows YAML and the schemas of this folder; what the values mean together is the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from kvatlas.errors import KvatlasError
 from kvatlas.files import read_json
 from kvatlas.paths import PACKAGE_FOLDER
 from kvatlas.schemas.messages import explain
+from kvatlas.schemas.values import check_values
 
 _MERGE_KEY = "<<"
 _MERGE, _TIMESTAMP = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:timestamp"
@@ -117,7 +119,8 @@ def parse(text: str, name: str, *, first_line: int = 1) -> Any:
 
 def check(document: Any, schema: Mapping[str, Any]) -> None:
     """Check plain values against a JSON schema. Raises KvatlasError that explains the first mistake."""
-    mistakes = sorted(jsonschema.Draft202012Validator(schema).iter_errors(document), key=_rank)
+    check_values(document)
+    mistakes = sorted(_Validator(schema).iter_errors(document), key=_rank)
     if mistakes:
         raise KvatlasError(explain(mistakes[0], document))
 
@@ -126,6 +129,16 @@ def load_schema(name: str) -> dict[str, Any]:
     """Return one of this folder's schemas: `config`, `models`, `texts` or `claims`."""
     schema: dict[str, Any] = read_json(PACKAGE_FOLDER / "schemas" / f"{name}.schema.json")
     return schema
+
+
+def _pattern(_: Any, pattern: str, text: Any, __: Any) -> Iterator[ValidationError]:
+    """A pattern whose `$` is the end of the text, not also the place before a last line end, and whose classes are ASCII."""
+    ended = pattern[:-1] + r"\Z" if pattern.endswith("$") else pattern
+    if isinstance(text, str) and not re.search(ended, text, re.ASCII):
+        yield ValidationError(f"{text!r} does not match {pattern!r}")
+
+
+_Validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"pattern": _pattern})  # type: ignore[no-untyped-call]
 
 
 def _rank(error: ValidationError) -> tuple[bool, list[str]]:

@@ -94,6 +94,14 @@ def test_until_the_budget_binds_every_arm_predicts_exactly_as_the_full_cache(spe
         assert measured["peak_slots"] == BUDGET + BLOCK
 
 
+@pytest.mark.parametrize(("budget", "block"), [(TOKENS - 2, BLOCK), (TOKENS - 2, 1), (TOKENS - 1, 1), (TOKENS, BLOCK)])
+def test_a_cache_that_becomes_smaller_after_the_last_prediction_made_none(inputs, full, budget, block):
+    """Such a budget binds at the end alone; statistics of what a smaller cache predicts would be of nothing."""
+    measured = trial(inputs, {"name": "sink_recent"}, budget=str(budget), block=block)
+    assert measured["first_compressed"] is None
+    assert measured["nlls"] == pytest.approx(full["nlls"], abs=2e-4)
+
+
 def test_blocks_of_one_token_never_show_a_query_more_than_the_budget(inputs, full):
     measured = trial(inputs, {"name": "keydiff"}, block=1)
     assert measured["peak_slots"] == BUDGET + 1

@@ -224,3 +224,57 @@ def test_a_portable_run_has_one_thread_and_says_so_in_every_spec() -> None:
     cells = unfold.grid(config.validate(GOOD | portable, ROOT)).trial_cells()
     assert all(cell.spec["portable"] is True for cell in cells)
     assert not any("portable" in cell.spec for cell in unfold.grid(config.validate(GOOD, ROOT)).trial_cells())
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda data: data.update(run="toy\n"), "run: 'toy.n' is not valid"),
+        (lambda data: data.update(run="töy"), "run: 'töy' is not valid"),
+        (lambda data: data.update(title="a\nb"), "title: 'a.nb' is not valid; title of the report, one line"),
+        (lambda data: data.update(title="a\x1b[31m"), r"title: the text holds the character U\+001B"),
+        (lambda data: data.update(title="a\ud800"), r"title: the text holds the character U\+D800"),
+        (lambda data: data.update(publish={"private": True}), "publish.repo_id: this key is missing"),
+        (lambda data: data.update(publish={"repo_id": "a/b\n"}), "publish.repo_id: 'a/b.n' is not valid"),
+        (lambda data: data.update(memory_mb=10**30), "memory_mb: the number has more than 15 digits"),
+        (needle(lambda data: data.update(depths=[float("nan")])), "studies.needle.depths.0: nan is no number"),
+        (needle(lambda data: data["modes"]["aware"].update(budgets=[" 4x"])), "budgets: ' 4x' is not a ratio"),
+        (needle(lambda data: data["modes"]["aware"].update(budgets=["４x"])), "budgets: '４x' is not a ratio"),
+        (needle(lambda data: data["modes"]["aware"].update(budgets=["4x\n"])), "budgets: '4x.n' is not 4x, 50%"),
+        (needle(lambda data: data["modes"]["aware"].update(budgets=["1e1x"])), "budgets: '1e1x' is not a ratio"),
+        (needle(lambda data: data["modes"]["aware"].update(budgets=["infx"])), "budgets: 'infx' is not a ratio"),
+    ],
+)
+def test_text_and_numbers_that_only_look_right_are_refused(edit: Edit, message: str) -> None:
+    data = copy.deepcopy(GOOD)
+    edit(data)
+    with pytest.raises(KvatlasError, match=message) as caught:
+        config.validate(data, ROOT)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([99], "model 'smollm2-135m' has no layer 99; its last one is 29"),
+        ([0, 30], "model 'smollm2-135m' has no layer 30; its last one is 29"),
+        (list(range(30)), "no layer of model 'smollm2-135m' is left to compress; skip fewer"),
+    ],
+)
+def test_skipped_layers_are_layers_of_the_model_and_leave_some(layers: list[int], message: str) -> None:
+    data = copy.deepcopy(GOOD)
+    data["studies"]["needle"]["protections"] = {"skip": {"skip_layers": layers}}
+    with pytest.raises(KvatlasError, match=f"studies.needle.protections.skip.skip_layers: {message}"):
+        config.validate(data, ROOT)
+
+
+def test_a_configuration_that_holds_itself_or_millions_of_values_is_refused() -> None:
+    data: dict[str, Any] = copy.deepcopy(GOOD)
+    data["models"].append(data["models"])
+    with pytest.raises(KvatlasError, match=r"models.1: the value holds itself; remove the alias"):
+        config.validate(data, ROOT)
+    bomb: list[Any] = ["x"] * 10
+    for _ in range(7):
+        bomb = [bomb] * 10
+    with pytest.raises(KvatlasError, match="more than 1,000,000 values"):
+        config.validate(GOOD | {"models": bomb}, ROOT)
