@@ -1,4 +1,8 @@
-if "run" not in config:
+from kvatlas.pipeline.workflow import Workflow
+
+Workflow.require_folder(workflow.basedir)
+
+if not workflow.configfiles:
 
     configfile: "config/config.yaml"
 

@@ -203,3 +203,24 @@ def test_why_knows_every_file_of_a_run(finished: Checkout) -> None:
         name = file.relative_to(finished.root).as_posix()
         why = finished.run("kvatlas.cli", "why", name, "--configfile", finished.configfile).stdout
         assert "up to date" in why, why
+
+
+@pytest.mark.parametrize(
+    "arguments", [("-s", "SNAKEFILE"), ("-d", "ELSEWHERE"), ("-s", "SNAKEFILE", "-d", "ELSEWHERE")]
+)
+def test_another_folder_is_refused_before_anything_is_planned(
+    finished: Checkout, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    named = {"SNAKEFILE": str(finished.root / "Snakefile"), "ELSEWHERE": str(tmp_path)}
+    command = [sys.executable, "-m", "snakemake", "-n", "--cores", "1", *(named.get(word, word) for word in arguments)]
+    folder = tmp_path if arguments[:1] == ("-s",) else finished.root
+    done = subprocess.run(command, cwd=folder, env=finished.environment(), text=True, capture_output=True, check=False)
+    assert done.returncode != 0
+    line = f"kvatlas: error: paths are relative to the Snakefile: run snakemake in {finished.root}, without -s or -d"
+    assert done.stderr.splitlines()[-1] == line
+
+
+def test_a_value_on_the_command_line_changes_the_usual_configuration(finished: Checkout) -> None:
+    done = finished.run("snakemake", "-n", "--cores", "1", "--config", "run=other")
+    assert "results/other/" in done.stdout
+    assert "results/embedded/" not in done.stdout

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.support import run_files
-from tests.support.checkout import Checkout
+from tests.support.checkout import Checkout, make_checkout
+from tests.support.places import ROOT
 
 UNTRACKED_BY_WHY = ("timing",)  # a sidecar of its cell
 WHY = """
@@ -48,6 +51,16 @@ def test_a_results_job_that_was_killed_is_run_again(finished: Checkout) -> None:
     assert "results reports/toy/results.json" in finished.pending()
     finished.snakemake()
     assert run_files.contents(finished) == before
+
+
+def test_a_report_that_came_with_a_clone_is_left_where_it_is(tmp_path: Path) -> None:
+    """Nothing is known of its files; a run makes them again, a dry run touches nothing."""
+    checkout = make_checkout(tmp_path / "repo")
+    report = checkout.root / "reports/toy"
+    shutil.copytree(ROOT / "reports/embedded", report)
+    before = {path: path.read_bytes() for path in report.rglob("*") if path.is_file()}
+    checkout.pending()
+    assert {path: path.read_bytes() for path in report.rglob("*") if path.is_file()} == before
 
 
 def test_a_changed_byte_is_seen_though_its_time_was_kept(finished: Checkout) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from kvatlas.lm import portable
 from kvatlas.pipeline import fork_server
-from kvatlas.pipeline.workflow import Workflow
 
 FLOW = Workflow.open(config, workflow.configfiles, workflow.basedir)
 # Before the server of cells is started and before any job: both inherit it.

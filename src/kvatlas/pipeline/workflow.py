@@ -49,12 +49,17 @@ class Workflow:
         self.keep_prefill: bool = configuration.get("keep_prefill", False)
         self.threads: int = configuration.get("threads", 1)
 
+    @staticmethod
+    def require_folder(root: Path | str) -> None:
+        """Leave with one line on stderr where Snakemake runs in another folder than that of the Snakefile."""
+        home = Path(root).resolve()
+        if home != Path.cwd():
+            sys.exit(f"kvatlas: error: paths are relative to the Snakefile: run snakemake in {home}, without -s or -d")
+
     @classmethod
     def open(cls, configuration: Mapping[str, Any], files: list[str], root: Path | str) -> Workflow:
         """Validate Snakemake's configuration, merged from `files`, or leave with one line on stderr."""
         try:
-            if Path(root).resolve() != Path.cwd():
-                raise KvatlasError(f"paths are relative to the Snakefile: run snakemake in {Path(root).resolve()}")
             for file in files:
                 config.read(file)
             opened = cls(config.validate(configuration, root), root)

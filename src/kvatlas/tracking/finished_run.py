@@ -76,7 +76,7 @@ def files(grid: Grid) -> list[str]:
 
 
 def damaged(grid: Grid) -> list[str]:
-    """Return the files that are there and are not, or cannot be known to be, what their job wrote."""
+    """Return the files that are there and are known not to be what their job wrote."""
     sums = verified_sums(grid, grid.groups())
     cells = [cell for cell in grid.cells.values() if cell.kind == PROMPTS or cell.arm]
     found = [cell.output for cell in cells if Path(cell.output).is_file() and is_damaged(cell, sums)]
@@ -93,9 +93,15 @@ def is_damaged(cell: Cell, sums: dict[str, str]) -> bool:
 
 
 def is_spoiled(path: str) -> bool:
-    """Return whether a file behind the cells changed, or has lost its checksum or a picture: it is quickly made again."""
-    whole = checksums.is_intact(path) and checksums.is_recorded(path)
-    return not (whole and all(Path(name).is_file() and checksums.is_intact(name) for name in pictures(path)))
+    """Return whether a file behind the cells changed, or one of the pictures that it lists is lost or changed.
+
+    A file without a record, as a report that came with a clone, is taken for what it is.
+    """
+    if not checksums.is_intact(path):
+        return True
+    return checksums.is_recorded(path) and not all(
+        Path(name).is_file() and checksums.is_intact(name) for name in pictures(path)
+    )
 
 
 def pictures(stamp: str) -> list[str]:

@@ -16,7 +16,8 @@ def test_a_workflow_started_in_another_folder_is_refused_with_the_folder_to_go_t
 ) -> None:
     loaded = config.load(ROOT / "config/smoke.yaml", root=ROOT)
     monkeypatch.chdir(ROOT)
+    Workflow.require_folder(ROOT)
     assert Workflow.open(loaded, [], ROOT).paths.run == "smoke"
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match=f"run snakemake in {ROOT}"):
-        Workflow.open(loaded, [], ROOT)
+        Workflow.require_folder(ROOT)
