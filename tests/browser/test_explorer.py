@@ -11,8 +11,8 @@ import pytest
 
 from kvatlas.analysis.studies import online_lm
 from kvatlas.analysis.trials import write_parquet
-from kvatlas.reporting.escape import visible
 from kvatlas.reporting.explorer.document import write_explorer
+from kvatlas.terminal import visible
 from tests.support import streams, synthetic
 from tests.support.chromium import MISSING, chromium, console, programs, screen
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from kvatlas import terminal
 from kvatlas.cli import commands, jobs, run
 from kvatlas.errors import KvatlasError
 from kvatlas.grid.config import DEFAULT_FILE
@@ -20,16 +21,18 @@ MAIN = "kvatlas.cli.main:main"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; unexpected errors keep their traceback."""
-    args = build_parser().parse_args(argv)
-    try:
-        return args.handler(args) or 0
-    except KvatlasError as error:
-        print(f"kvatlas: error: {error}", file=sys.stderr)
-        return USER_ERROR
+    with terminal.visible_output():
+        args = build_parser().parse_args(argv)
+        try:
+            return args.handler(args) or 0
+        except KvatlasError as error:
+            print(f"kvatlas: error: {error}", file=sys.stderr)
+            return USER_ERROR
 
 
 def entry() -> None:
     """Run the command of this process, and leave without tearing torch down: that takes up to a second per cell."""
+    terminal.install()
     code = fork_server.run(sys.argv[1:], MAIN)
     if code is None:
         code = main()

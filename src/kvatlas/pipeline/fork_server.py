@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from kvatlas import terminal
+
 # The server's environment of packages and its socket, PREFIX:PATH; any other text switches the server off.
 VARIABLE = "KVATLAS_FORK_SERVER"
 KILLED = 137
@@ -191,4 +193,6 @@ def _end_with(connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
+    # Before libraries keep the streams that they log to.
+    terminal.install()
     serve(Path(sys.argv[1]))

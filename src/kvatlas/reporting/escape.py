@@ -9,28 +9,15 @@ stops readers that link bare addresses.
 from __future__ import annotations
 
 import re
-import unicodedata
 
-NEWLINE_MARK = "⏎"
+from kvatlas.terminal import visible
+
 JOINER = "\u2060"
 DEFAULT_LIMIT = 240
 
-_NEWLINES = re.compile("\r\n|[\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
-# Cc and Cf hold control, zero-width and text-direction characters; Cs, Co and Cn have no fixed appearance.
-_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn"}
 _MARKUP = frozenset("\\`*{}[]<>#|~$^&@")
 _AT_START = frozenset("-+=_")  # list bullets, rulers and underlined headings
 _LIST_NUMBER = re.compile(r"^(\d+)([.)])(?=\s|$)")
-
-
-def visible(text: str, *, newlines: bool = False) -> str:
-    """Replace characters that have no appearance by their code point, e.g. U+202E in angle brackets.
-
-    Line ends become "\\n" with `newlines`, else a return mark on the same line.
-    """
-    lines = _NEWLINES.split(text)
-    shown = ("".join(_visible_character(character) for character in line.replace("\t", "    ")) for line in lines)
-    return ("\n" if newlines else f" {NEWLINE_MARK} ").join(shown)
 
 
 def truncate(text: str, limit: int | None) -> str:
@@ -60,12 +47,6 @@ def fence(text: str, limit: int | None = 4000, language: str = "text") -> str:
     longest = max((len(run) for run in re.findall("`+", body)), default=0)
     ticks = "`" * max(3, longest + 1)
     return f"{ticks}{language}\n{body}\n{ticks}"
-
-
-def _visible_character(character: str) -> str:
-    if unicodedata.category(character) in _INVISIBLE:
-        return f"⟨U+{ord(character):04X}⟩"
-    return character
 
 
 def _references(line: str) -> str:

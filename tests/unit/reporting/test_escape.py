@@ -12,6 +12,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from kvatlas.reporting import escape
+from kvatlas.terminal import visible
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 SPICY = st.text(
@@ -61,7 +62,7 @@ def assert_text(tokens: list[Token] | None) -> str:
 
 
 def expected(text: str) -> str:
-    return " ".join(escape.visible(text).split())
+    return " ".join(visible(text).split())
 
 
 def check_cell(text: str) -> None:
@@ -111,7 +112,7 @@ def test_a_fence_holds_any_text_in_one_code_block(text: str) -> None:
         "inline",
     ]
     (block,) = [token for token in tokens if token.type == "fence"]
-    assert block.content == escape.visible(text, newlines=True) + "\n"
+    assert block.content == visible(text, newlines=True) + "\n"
 
 
 @given(ANY)
@@ -130,7 +131,7 @@ def test_nothing_is_left_for_a_template_engine(text: str) -> None:
 
 @given(ANY)
 def test_no_invisible_character_survives(text: str) -> None:
-    for character in escape.visible(text, newlines=True).replace("\n", ""):
+    for character in visible(text, newlines=True).replace("\n", ""):
         assert character.isprintable() or character.isspace()
 
 

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from kvatlas.analysis.studies.validity import is_repeat
 from kvatlas.grid.studies import all_studies
-from kvatlas.reporting import escape, labels
+from kvatlas.reporting import labels
 from kvatlas.reporting.study_rows import Record, rows_of
 from kvatlas.reporting.style import MethodStyle, method_style
+from kvatlas.terminal import visible
 
 DARK_PAGE = "#14181D"
 BASE = "base"
@@ -172,7 +173,7 @@ def _gate(row: Record) -> dict[str, Any]:
         **{key: str(row.get(key) or "") for key in ("model", "mode")},
         "context": row.get("context"),
         "passed": bool(row.get("passed")),
-        "reason": escape.visible(str(row.get("reason") or "")),
+        "reason": visible(str(row.get("reason") or "")),
     }
 
 
@@ -232,7 +233,7 @@ def texts(trials: Sequence[Record]) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {name: [] for name in ("prompt", "arm", "hit", "output", "kept", "nll")}
 
     def index(text: Any) -> int | None:
-        return None if text is None else known.setdefault(escape.visible(str(text), newlines=True), len(known))
+        return None if text is None else known.setdefault(visible(str(text), newlines=True), len(known))
 
     for trial in sorted(trials, key=_trial_key):
         key = tuple(str(trial[name]) for name in ("study", "model", "mode", "id"))

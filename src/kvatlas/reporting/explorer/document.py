@@ -21,8 +21,9 @@ from plotly.offline import get_plotlyjs
 from kvatlas.analysis.trials import read_parquet
 from kvatlas.files import read_json, write_text
 from kvatlas.paths import EXPLORER
-from kvatlas.reporting import environment, escape
+from kvatlas.reporting import environment
 from kvatlas.reporting.explorer.data import explorer_data
+from kvatlas.terminal import visible
 
 SCRIPTS = ("page.js", "filters.js", "charts.js", "outputs.js", "main.js")
 # Characters that could end a script element or a line of a script; JSON may always write them as escapes.
@@ -44,8 +45,8 @@ def write_explorer(report_dir: Path | str) -> Path:
 def render(results: Mapping[str, Any], trials: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> str:
     """Make the page's HTML; equal arguments give equal text."""
     resolved = config.get("config") or {}
-    title = escape.visible(str(resolved.get("title") or results["run"]))
-    run = escape.visible(str(results["run"]))
+    title = visible(str(resolved.get("title") or results["run"]))
+    run = visible(str(results["run"]))
     library, program = get_plotlyjs(), "\n".join(asset(name) for name in SCRIPTS)
     template = environment.html("templates/explorer").get_template("explorer.html.j2")
     return template.render(
