@@ -23,6 +23,8 @@ PROVENANCE = "provenance.json"
 DATA_FILES = ("results.json", "timings.json", "config.json", "trials.parquet")
 PAGES = ("README.md", "samples.md", "cells.md", "model-card.md")
 EXPLORER = "explorer.html"
+COMPARISON = ("comparison.md", "comparison.json")
+"""What `kvatlas compare` writes; a report may have it."""
 # Tables of a report that not every run has.
 STREAMS, MEASUREMENTS = "streams.parquet", "measurements.parquet"
 

@@ -23,8 +23,11 @@ def publish(args: Namespace) -> None:
     repo_id = args.repo_id or target.get("repo_id")
     if not repo_id:
         raise KvatlasError("publish: no repository; give --repo-id NAME/REPOSITORY, or set publish.repo_id")
-    files = publishing.collect(args.folder or Path(Paths(configuration["run"]).report))
+    folder = args.folder or Path(Paths(configuration["run"]).report)
+    files = publishing.collect(folder)
     print(publishing.describe(files), flush=True)
+    for name in publishing.strays(folder):
+        print(f"left out, no file of a report: {name}")
     if args.dry_run:
         print(f"{repo_id}: dry run, nothing was sent")
     else:

@@ -11,11 +11,12 @@ from typing import Any
 
 from kvatlas.analysis.agreement.comparison import AGREE
 from kvatlas.files import write_json, write_text
+from kvatlas.paths import COMPARISON
 from kvatlas.reporting import environment, labels
 from kvatlas.reporting.study_rows import Record
 from kvatlas.reporting.tables import Row, Table, build
 
-PAGE, DATA = "comparison.md", "comparison.json"
+PAGE, DATA = COMPARISON
 _MOST = 40  # lines of settings on the page; all of them are in the data
 _SETTINGS = {
     "config": "configuration",

@@ -20,12 +20,16 @@ from pyarrow import ArrowInvalid, parquet
 
 from kvatlas.errors import KvatlasError
 from kvatlas.files import checksum
+from kvatlas.paths import COMPARISON, DATA_FILES, EXPLORER, MEASUREMENTS, PAGES, STREAMS, figure_names
 from kvatlas.reporting.hub import cards
 
 CARD = "README.md"
 MESSAGE = "Update the report"
 # Files that a former report may have left in the repository; everything else there is somebody else's.
-_OURS = ("figures/",)
+_FIGURES = "figures"
+_OURS = (f"{_FIGURES}/",)
+LARGEST = 2**30
+"""Bytes of the largest file that is published: far more than a run's trials take."""
 _DATA = ".parquet"
 _UNAUTHORIZED, _FORBIDDEN, _CONFLICTS, _SERVER_ERRORS = 401, 403, (409, 412), 500
 
@@ -40,21 +44,44 @@ class ReportFile:
 
 
 def collect(folder: Path) -> list[ReportFile]:
-    """Check the report in `folder` and return its files by path; hidden and half-written ones are left out.
+    """Check the report in `folder` and return its files by path: those that a run writes, and nothing else.
 
-    Raises KvatlasError when there is no report, when a data file is broken, or when the card is not valid.
+    Raises KvatlasError when there is no report or one of its files is missing, when a file is a link or a data file is
+    broken, when the card is not valid, or when a file is too large.
     """
     if not (folder / CARD).is_file():
         raise KvatlasError(f"{folder}: there is no {CARD} to publish; build the report with snakemake first")
-    rows = sum(_rows(path) for path in sorted(folder.glob(f"*{_DATA}")))
+    missing = [name for name in (*DATA_FILES, *PAGES, EXPLORER) if not (folder / name).is_file()]
+    if missing:
+        raise KvatlasError(f"{folder}: {', '.join(missing)} is missing; build the report again with snakemake")
+    sources = {
+        path: folder / path for path in _known_files() if (folder / path).is_file() or (folder / path).is_symlink()
+    }
+    for source in (folder, folder / _FIGURES, *sources.values()):
+        if source.is_symlink():
+            raise KvatlasError(f"{source}: a link, which may lead out of the report; put the file itself there")
+    files = [ReportFile(path, source, source.stat().st_size) for path, source in sorted(sources.items())]
+    for file in files:
+        if file.size > LARGEST:
+            raise KvatlasError(
+                f"{file.source}: {_size(file.size)}, more than the {_size(LARGEST)} that a file may have; is it of this run?"
+            )
+    rows = sum(_rows(file.source) for file in files if file.path.endswith(_DATA))
     cards.validate((folder / CARD).read_text(encoding="utf-8"), folder, rows=rows)
-    files = []
-    for source in sorted(folder.rglob("*")):
-        path = source.relative_to(folder)
-        hidden = any(part.startswith(".") for part in path.parts)
-        if source.is_file() and not hidden and source.suffix != ".part":
-            files.append(ReportFile(path.as_posix(), source, source.stat().st_size))
     return files
+
+
+def strays(folder: Path) -> list[str]:
+    """Return what else lies in the folder of a report, and is not published: the first names below it, sorted."""
+    known = {*_known_files(), _FIGURES}
+    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+    return sorted(name for name in names if name not in known)
+
+
+def _known_files() -> list[str]:
+    """The files that a report may have, as paths in its folder."""
+    figures = (f"{_FIGURES}/{name}{suffix}" for name in figure_names() for suffix in (".png", ".svg"))
+    return [*DATA_FILES, STREAMS, MEASUREMENTS, *PAGES, EXPLORER, *COMPARISON, *figures]
 
 
 def _rows(path: Path) -> int:

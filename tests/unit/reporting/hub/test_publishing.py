@@ -15,12 +15,16 @@ import pytest
 from kvatlas.analysis.trials import write_parquet
 from kvatlas.errors import KvatlasError
 from kvatlas.reporting.hub import cards
-from kvatlas.reporting.hub.publishing import collect, describe
+from kvatlas.reporting.hub.publishing import collect, describe, strays
 from tests.support import synthetic
 from tests.support.dataset_hub import TOKEN, DatasetHub, Repository
 from tests.support.places import ROOT
 
 REPO = "me/kv-cache-report"
+REST = (
+    *("results.json", "timings.json", "config.json"),
+    *("samples.md", "cells.md", "model-card.md", "explorer.html"),
+)
 TRIALS = synthetic.recall_trials(arms=synthetic.ARMS[:3], modes=("aware",), contexts=(512,), seeds=2)
 
 
@@ -29,14 +33,15 @@ def write_report(folder: Path) -> Path:
     write_parquet(TRIALS, folder / "trials.parquet")
     front = cards.front_matter("Report", ["smollm2-135m"], {"trials.parquet": len(TRIALS)})
     (folder / "README.md").write_text(cards.dump(front) + "\n# Report\n", encoding="utf-8")
-    (folder / "results.json").write_text('{"schema": 1}\n')
+    for name in REST:
+        (folder / name).write_text('{"schema": 1}\n')
     (folder / "figures" / "f1_pareto.svg").write_text("<svg/>\n")
     (folder / ".hidden").write_text("not ours to publish")
     (folder / "samples.md.1.part").write_text("half")
     return folder
 
 
-PUBLISHED = {"README.md", "figures/f1_pareto.svg", "results.json", "trials.parquet"}
+PUBLISHED = {"README.md", "figures/f1_pareto.svg", "trials.parquet", *REST}
 
 
 @dataclass
@@ -92,7 +97,7 @@ def test_the_report_arrives_whole_in_one_commit_and_loads_as_a_typed_dataset(
     assert set(repository.tree) == PUBLISHED | {".gitattributes"}
     for path in PUBLISHED:
         assert repository.tree[path] == (publisher.report / path).read_bytes()
-    assert "4 files sent" in done.stdout
+    assert "10 files sent" in done.stdout
     code = (
         "import sys, json, datasets; table = datasets.load_dataset(sys.argv[1], 'trials', split='test'); "
         "print(json.dumps([len(table), str(table.features['hit'].dtype), str(table.features['depth'].dtype), "
@@ -135,8 +140,10 @@ def test_a_dry_run_lists_files_and_sizes_and_asks_nobody(hub: DatasetHub, publis
     assert done.returncode == 0, done.stderr
     for path in PUBLISHED:
         assert f"  {path}\n" in done.stdout
-    assert "in 4 files" in done.stdout
-    assert not {"hidden", "part"} & set(done.stdout.replace(".", " ").split())
+    assert "in 10 files" in done.stdout
+    for name in (".hidden", "samples.md.1.part"):
+        assert f"left out, no file of a report: {name}\n" in done.stdout
+        assert f"  {name}\n" not in done.stdout
     assert done.stdout.splitlines()[-1] == f"{REPO}: dry run, nothing was sent"
     assert not hub.requests
 
@@ -210,8 +217,53 @@ def test_a_report_that_is_not_one_is_refused(tmp_path: Path) -> None:
 
 def test_sizes_are_told_in_binary_units(tmp_path: Path) -> None:
     report = write_report(tmp_path / "report")
-    (report / "large.bin").write_bytes(b"\0" * (3 * 2**20 // 2))
+    (report / "explorer.html").write_bytes(b"\0" * (3 * 2**20 // 2))
     lines = describe(collect(report)).splitlines()
-    assert "   1.5 MiB  large.bin" in lines
+    assert "   1.5 MiB  explorer.html" in lines
     assert "      14 B  results.json" in lines
     assert lines[-1].endswith("in 5 files")
+
+
+@pytest.mark.parametrize("name", sorted({"README.md", "trials.parquet", *REST}))
+def test_an_incomplete_report_is_refused(tmp_path: Path, name: str) -> None:
+    report = write_report(tmp_path / "report")
+    (report / name).unlink()
+    with pytest.raises(KvatlasError, match=name.replace(".", r"\.")):
+        collect(report)
+
+
+@pytest.mark.parametrize("name", ["README.md", "results.json", "figures", "figures/f1_pareto.svg", "."])
+def test_a_link_out_of_the_report_is_refused(tmp_path: Path, name: str) -> None:
+    report = write_report(tmp_path / "report")
+    inside, outside = report / name, tmp_path / "outside"
+    inside.rename(outside)
+    inside.symlink_to(outside)
+    with pytest.raises(KvatlasError, match="a link, which may lead out of the report"):
+        collect(report)
+
+
+def test_a_dangling_link_is_refused_too(tmp_path: Path) -> None:
+    report = write_report(tmp_path / "report")
+    (report / "figures/f2_depth_heatmap.png").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(KvatlasError, match=r"f2_depth_heatmap\.png: a link"):
+        collect(report)
+
+
+def test_strays_are_never_published(tmp_path: Path) -> None:
+    report = write_report(tmp_path / "report")
+    for name in ("id_rsa", ".env", "notes.parquet", "figures/other.png", "figures/f1_pareto.pdf", "results.json.bak"):
+        (report / name).write_text("not of this report")
+    (report / "more").mkdir()
+    (report / "more/results.json").write_text("{}")
+    assert {file.path for file in collect(report)} == PUBLISHED
+    found = strays(report)
+    assert {"id_rsa", ".env", "notes.parquet", "figures/other.png", "more", "more/results.json"} <= set(found)
+    assert not PUBLISHED & set(found)
+
+
+def test_a_file_too_large_for_a_report_is_refused_with_its_size(tmp_path: Path) -> None:
+    report = write_report(tmp_path / "report")
+    with (report / "explorer.html").open("ab") as file:
+        file.truncate(2**30 + 1)
+    with pytest.raises(KvatlasError, match=r"explorer\.html: 1024\.0 MiB, more than the 1024\.0 MiB"):
+        collect(report)
