@@ -128,7 +128,7 @@ class Workflow:
 
     def specs(self, kind: str) -> OfWildcards:
         """Return the spec of a kind of cell, as one line of JSON."""
-        return lambda wildcards: json.dumps(self.current.spec(self.cell_at(kind, wildcards)), sort_keys=True)
+        return lambda wildcards: _spec_text(self.current.spec(self.cell_at(kind, wildcards)))
 
     def codes(self, kind: str) -> OfWildcards:
         """Return the fingerprint of a kind of cell."""
@@ -146,11 +146,11 @@ class Workflow:
 
     def model_entry(self, wildcards: Any, output: Any) -> str:
         """Return a model's catalog entry as one line of JSON; untracked (it depends on `output`), see `model_code`."""
-        return json.dumps(self.current.models[wildcards.model], sort_keys=True)
+        return _spec_text(self.current.models[wildcards.model])
 
     def text_entry(self, wildcards: Any, output: Any) -> str:
         """Return a text's catalog entry as one line of JSON; untracked, see `text_code`."""
-        return json.dumps(self.current.texts[wildcards.text], sort_keys=True)
+        return _spec_text(self.current.texts[wildcards.text])
 
     def model_code(self, wildcards: Any) -> str:
         """Return the fingerprint of a fetched model."""
@@ -176,12 +176,12 @@ class Workflow:
         key = {"study": wildcards.study, "model": wildcards.model, "group": wildcards.group}
         config = unfold.study_part(self.config, wildcards.study)
         config |= {name: self.config[name] for name in _VERIFY_KEYS if name in self.config}
-        return json.dumps(key | {"keep_prefill": self.keep_prefill, "config": config}, sort_keys=True)
+        return _spec_text(key | {"keep_prefill": self.keep_prefill, "config": config})
 
     def verify_code(self, wildcards: Any) -> str:
         """Return a digest of the specs and fingerprints of a group's cells: what is verified is a function of them."""
         parts = {
-            path: self.current.code(path) + json.dumps(self.current.spec(self.current.cell(path)), sort_keys=True)
+            path: self.current.code(path) + _spec_text(self.current.spec(self.current.cell(path)))
             for path in self.verify_cells(wildcards)
         }
         return combine(parts | {"keep_prefill": str(self.keep_prefill)})
@@ -202,7 +202,7 @@ class Workflow:
 
     def embed_spec(self, wildcards: Any) -> str:
         """Return the spec of a model's embeddings; the cells are listed by the command, not on its command line."""
-        return json.dumps(self._embed_spec(wildcards.model), sort_keys=True)
+        return _spec_text(self._embed_spec(wildcards.model))
 
     def embed_code(self) -> str:
         """Return the fingerprint of the embeddings."""
@@ -227,7 +227,7 @@ class Workflow:
 
     def table_spec(self, wildcards: Any) -> str:
         """Return the part of the configuration that a study's table depends on."""
-        return json.dumps(unfold.study_part(self.config, wildcards.study), sort_keys=True)
+        return _spec_text(unfold.study_part(self.config, wildcards.study))
 
     def tables(self) -> list[str]:
         """Return the tables of the run."""
@@ -235,7 +235,7 @@ class Workflow:
 
     def results_spec(self) -> str:
         """Return the configuration without what only says how a run is carried out."""
-        return json.dumps({key: value for key, value in self.config.items() if key not in _MACHINERY}, sort_keys=True)
+        return _spec_text({key: value for key, value in self.config.items() if key not in _MACHINERY})
 
     def data_files(self) -> list[str]:
         """Return the parquet files of the report beside the trials."""
@@ -265,3 +265,8 @@ class Workflow:
             os.replace(path, aside)
             what = "corrupt, or edited after it was written"
             print(f"kvatlas: {path}: {what}; it is in {aside} now, and a run makes it again", file=sys.stderr)
+
+
+def _spec_text(spec: Mapping[str, Any]) -> str:
+    """Write what decides an output as one line of JSON; no text in it can end a script of the page that shows it."""
+    return json.dumps(spec, sort_keys=True).replace("<", "\\u003c")

@@ -22,6 +22,7 @@ from kvatlas.analysis.trials import write_parquet
 from kvatlas.errors import KvatlasError
 from kvatlas.reporting import environment, escape, recall_tables, render
 from kvatlas.reporting.hub import cards
+from kvatlas.terminal import visible
 from tests.support import synthetic
 from tests.support.places import ROOT
 from tests.support.wording import COMPARISONS
@@ -271,7 +272,7 @@ def test_hostile_text_shows_as_text_on_every_page(nasty: Path, report: Path, nam
 
 def test_hostile_titles_stay_one_yaml_value(nasty: Path) -> None:
     front = cards.validate((nasty / "README.md").read_text(), nasty)
-    assert front["pretty_name"] == NASTY
+    assert front["pretty_name"] == visible(NASTY, newlines=True)
 
 
 def test_samples_show_the_same_prompts_for_every_arm(report: Path) -> None:

@@ -16,6 +16,7 @@ import yaml
 from kvatlas.errors import KvatlasError
 from kvatlas.reporting import labels
 from kvatlas.schemas import reader
+from kvatlas.terminal import visible
 
 # Identifiers that the Hub accepts; a pinned subset is enough for what this project may use.
 LICENSES = frozenset(
@@ -85,10 +86,21 @@ def front_matter(title: str, models: Sequence[str], tables: Mapping[str, int]) -
 
 def dump(front: Mapping[str, Any], *, rulers: bool = True) -> str:
     """Write front matter, between its two rulers unless it is a part of one; only plain YAML types are
-    allowed.
+    allowed. Characters without an appearance are written as their code points.
     """
-    body = yaml.safe_dump(dict(front), sort_keys=False, allow_unicode=True, default_flow_style=False, width=10_000)
+    body = yaml.safe_dump(
+        _visible(dict(front)), sort_keys=False, allow_unicode=True, default_flow_style=False, width=10_000
+    )
     return f"---\n{body}---\n" if rulers else body
+
+
+def _visible(value: Any) -> Any:
+    """Make every text of nested values visible, keys included."""
+    if isinstance(value, Mapping):
+        return {_visible(key): _visible(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_visible(item) for item in value]
+    return visible(value, newlines=True) if isinstance(value, str) else value
 
 
 def parse(card: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvatlas.compression import methods
+from kvatlas.compression.methods import FULL
 from kvatlas.reporting import evidence, labels, tables
 from kvatlas.reporting.study_rows import Record, models_of, rows_of
 from kvatlas.reporting.tables import Row, Table, build
@@ -69,5 +70,5 @@ def error_table(results: Record, model: str) -> Table:
             labels.fixed(row["value_frobenius"], 5),
             labels.fixed(row["saturated"], 0),
         )
-        lines.append(Row(cells, source=tables.source("quantizer_error", {**row, "arm": row["quantizer"]})))
+        lines.append(Row(cells, source=tables.source("quantizer_error", {**row, "arm": f"{FULL}-{row['quantizer']}"})))
     return build(columns, lines, words=(0, 1))

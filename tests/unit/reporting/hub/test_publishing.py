@@ -221,7 +221,7 @@ def test_sizes_are_told_in_binary_units(tmp_path: Path) -> None:
     lines = describe(collect(report)).splitlines()
     assert "   1.5 MiB  explorer.html" in lines
     assert "      14 B  results.json" in lines
-    assert lines[-1].endswith("in 5 files")
+    assert lines[-1].endswith("in 10 files")
 
 
 @pytest.mark.parametrize("name", sorted({"README.md", "trials.parquet", *REST}))
