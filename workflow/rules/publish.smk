@@ -8,7 +8,7 @@ rule publish:
     conda:
         "../../environment.yml"
     params:
-        folder=lambda wildcards, input: str(Path(input[0]).parent),
+        folder=lambda wildcards: REPORT,
         configfile=workflow.configfiles[-1],
         repo_id=config.get("publish", {}).get("repo_id", ""),
         private="--private" if config.get("publish", {}).get("private") else "",
