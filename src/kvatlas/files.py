@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -52,13 +53,45 @@ def write_text(path: Path | str, text: str) -> None:
 
 
 def dump_json(value: Any, *, indent: int | None = None) -> str:
-    """Render `value` as JSON with sorted keys; NaN and infinity are refused, because no reader agrees on them."""
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, indent=indent)
+    """Render `value` as JSON with sorted keys; NaN and infinity are refused, because no reader agrees on them.
+
+    Raises KvatlasError that names the place of the first one.
+    """
+    try:
+        return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, indent=indent)
+    except ValueError as error:
+        if "Out of range" not in str(error):
+            raise
+        why = "a number before it overflowed, or there was nothing to measure"
+        raise KvatlasError(f"{next(_not_finite(value))} is no finite number; {why}") from error
+
+
+def _not_finite(value: Any, place: str = "") -> Iterator[str]:
+    """Yield the places of numbers that are not finite: `ref_nlls[3]`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield f"{place or 'the value'} ({value})"
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _not_finite(item, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _not_finite(item, f"{place}[{index}]")
 
 
 def write_json(path: Path | str, value: Any) -> None:
-    """Write `value` as indented JSON with sorted keys, atomically."""
-    write_text(path, dump_json(value, indent=1) + "\n")
+    """Write `value` as indented JSON with sorted keys, atomically. Raises KvatlasError for a number that is not finite."""
+    with _named(path):
+        text = dump_json(value, indent=1)
+    write_text(path, text + "\n")
+
+
+@contextmanager
+def _named(path: Path | str) -> Iterator[None]:
+    """Let the errors of the block begin with a file's name."""
+    try:
+        yield
+    except KvatlasError as error:
+        raise KvatlasError(f"{path}: {error}") from error
 
 
 def read_json(path: Path | str) -> Any:
@@ -72,10 +105,12 @@ def read_json(path: Path | str) -> Any:
 
 
 def write_jsonl(path: Path | str, rows: Iterable[Any]) -> None:
-    """Write one JSON value per line, atomically."""
+    """Write one JSON value per line, atomically. Raises KvatlasError for a number that is not finite."""
     with atomic_path(path) as part, part.open("w", encoding="utf-8") as stream:
-        for row in rows:
-            stream.write(dump_json(row) + "\n")
+        for number, row in enumerate(rows, start=1):
+            with _named(f"{path}:{number}"):
+                line = dump_json(row)
+            stream.write(line + "\n")
 
 
 def read_jsonl(path: Path | str) -> list[Any]:
