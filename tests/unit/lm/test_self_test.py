@@ -172,3 +172,19 @@ def test_a_refused_model_leaves_no_record(folder, monkeypatch):
     with pytest.raises(KvatlasError, match="log-probabilities are off by 1 nats"):
         LanguageModel.load(folder, "cpu", "fp32")
     assert not (folder / RECORD).exists()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_model_in_half_precision_is_tested_in_fp32_and_left_as_it_was(dtype):
+    lm = architectures.make("granite")
+    lm.model.to(dtype)
+    lm.model.model.rotary_emb.float()
+    before = {name: (t.dtype, t.clone()) for name, t in (*lm.model.named_parameters(), *lm.model.named_buffers())}
+    assert self_test.run(lm) == Findings()
+    after = {name: (t.dtype, t) for name, t in (*lm.model.named_parameters(), *lm.model.named_buffers())}
+    assert {name: kind for name, (kind, _) in after.items()} == {name: kind for name, (kind, _) in before.items()}
+    assert all(torch.equal(after[name][1], tensor) for name, (_, tensor) in before.items())
+    assert {kind for kind, _ in after.values()} == {dtype, torch.float32}
+    with pytest.raises(KvatlasError, match=r"log-probabilities are off by"):
+        self_test.run(replace(lm, scales_logits=False))
+    assert lm.dtype == dtype
