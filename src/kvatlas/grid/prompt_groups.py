@@ -101,7 +101,6 @@ def prompt_groups(context: StudyContext) -> Iterator[tuple[Group, list[Arm]]]:
     """Yield the groups of a prompt study with their arms; questions without their context have the full cache only."""
     study_config = context.study_config
     haystacks = study_config.get("haystacks", [study_config.get("haystack", "sentences")])
-    seeds_by_shard = shards(_seeds(context), study_config.get("seeds_per_shard", _seeds(context)))
     modes = {**study_config["modes"], NO_CONTEXT: {"methods": [policy_parameters.FULL]}}
     for mode, entries in modes.items():
         for haystack in haystacks[:1] if mode == NO_CONTEXT else haystacks:
@@ -110,14 +109,18 @@ def prompt_groups(context: StudyContext) -> Iterator[tuple[Group, list[Arm]]]:
                 chosen = [
                     entry for entry in listed(entries) if tokens in entry.get("contexts", study_config["contexts"])
                 ]
-                for shard, seeds in enumerate(seeds_by_shard if chosen else ()):
+                seeds_by_shard = _seeds_by_shard(context, tokens) if chosen else []
+                for shard, seeds in enumerate(seeds_by_shard):
                     group = Group(mode, tokens, shard, tuple(seeds), tuple(study_config["depths"]), haystack, label)
                     yield group, arms_of(chosen)
 
 
-def _seeds(context: StudyContext) -> int:
+def _seeds_by_shard(context: StudyContext, tokens: int) -> list[list[int]]:
+    """Return the seeds of each shard of a context; a map of seeds has models or contexts as its keys."""
     seeds = context.study_config["seeds"]
-    return int(seeds[context.model] if isinstance(seeds, Mapping) else seeds)
+    if isinstance(seeds, Mapping):
+        seeds = seeds[str(tokens)] if str(tokens) in seeds else seeds[context.model]
+    return shards(int(seeds), context.study_config.get("seeds_per_shard", int(seeds)))
 
 
 def _windows(context: StudyContext) -> list[int]:

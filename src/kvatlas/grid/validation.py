@@ -153,13 +153,15 @@ class _StudyCheck:
         seeds = self.block.get("seeds")
         if not isinstance(seeds, dict):
             return
-        for model in seeds:
-            if model not in self.models:
-                hint = closest(model, self.models)
-                raise KvatlasError(f"{self.path}.seeds.{model}: the study does not run this model{hint}")
-        for model in self.models:
-            if model not in seeds:
-                raise KvatlasError(f"{self.path}.seeds: no number of seeds for model '{model}'")
+        contexts = [str(tokens) for tokens in self.block["contexts"]]
+        kind, named = ("context", contexts) if set(seeds) & set(contexts) else ("model", self.models)
+        for name in seeds:
+            if name not in named:
+                hint = closest(name, named)
+                raise KvatlasError(f"{self.path}.seeds.{name}: the study does not run this {kind}{hint}")
+        for name in named:
+            if name not in seeds:
+                raise KvatlasError(f"{self.path}.seeds: no number of seeds for {kind} '{name}'")
 
     def _check_text(self, texts: Mapping[str, Mapping[str, Any]]) -> None:
         haystacks = self.block.get("haystacks", [self.block.get("haystack", "sentences")])

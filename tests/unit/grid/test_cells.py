@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvatlas.grid import config, unfold
-from kvatlas.grid.cells import Grid
+from kvatlas.grid.cells import PREFILL, Grid
 from kvatlas.grid.studies import all_studies
 from kvatlas.grid.study import StudyContext
 from tests.support.places import ROOT
@@ -110,6 +110,15 @@ def test_seeds_may_differ_between_models() -> None:
     grid = grid_of(needle=block)
     assert {group for _, model, group in grid.groups() if model == "b"} == {"aware-512-0", "no_context-512-0"}
     assert len({group for _, model, group in grid.groups() if model == "a"}) == 4
+
+
+def test_seeds_may_differ_between_contexts() -> None:
+    block = NEEDLE | {"contexts": [512, 1024], "seeds": {"512": 3, "1024": 1}}
+    prompts = {"512": 0, "1024": 0, "no_context": 0}
+    for cell in grid_of(needle=block).of_kind(PREFILL):
+        mode, context, _ = cell.group.split("-")
+        prompts[context if mode == "aware" else mode] += cell.work.prompts
+    assert prompts == {"512": 3 * 2, "1024": 1 * 2, "no_context": 4 * 2}  # seeds, depths
 
 
 def test_quantizers_and_protections_are_crossed_with_budgets_and_the_full_cache_gets_each_quantizer() -> None:

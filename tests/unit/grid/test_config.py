@@ -72,6 +72,14 @@ BAD: dict[str, tuple[Edit, list[str]]] = {
         needle(put(seeds={"smollm2-135m": 2, "qwen2.5-0.5b-instruct": 2})),
         ["studies.needle.seeds.qwen2.5-0.5b-instruct: the study does not run this model"],
     ),
+    "seeds of another context": (
+        needle(put(seeds={"512": 2, "5120": 2})),
+        ["studies.needle.seeds.5120: the study does not run this context", "did you mean '512'?"],
+    ),
+    "seeds of models and contexts": (
+        needle(put(seeds={"512": 2, "smollm2-135m": 2})),
+        ["studies.needle.seeds.smollm2-135m: the study does not run this context"],
+    ),
     "seeds of a missing model": (needle(put(seeds={"smollm2": 2})), ["studies.needle.seeds"]),
     "unknown method": (aware(put(methods=["snapvk"])), ["studies.needle.modes.aware.methods", "did you mean 'snapkv"]),
     "unknown policy": (
