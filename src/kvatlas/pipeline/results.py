@@ -22,6 +22,7 @@ from kvatlas.experiments import cell_file
 from kvatlas.files import read_json, write_json
 from kvatlas.grid import unfold
 from kvatlas.grid.cells import RECALL, Cell, Grid
+from kvatlas.lm.catalog import load_models
 from kvatlas.paths import CLAIMS_FILE, PUBLISHED_FOLDER, model_file, timing_of
 from kvatlas.pipeline.tables import load_trials
 from kvatlas.tracking.fingerprint import MODEL_PACKAGES, combine, version
@@ -44,7 +45,7 @@ def write_results(config: Config, folder: Path) -> None:
     results["topics"] = claim_files.topics(CLAIMS_FILE)
     results["reanalyses"] = reanalyses.evaluate(reanalyses.load(CLAIMS_FILE), results["claims"])
     compared = {study: rows for study, rows in trials_by_study.items() if study in recalled}
-    results["published"] = compare.compare(PUBLISHED_FOLDER, results, compared)
+    results["published"] = compare.compare(PUBLISHED_FOLDER, results, compared, load_models())
     results["cells"] = cell_rows(grid)
     timings = timing_rows(grid)
     answers = [trial for rows in trials_by_study.values() for trial in rows if "output" in trial]

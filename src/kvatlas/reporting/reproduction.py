@@ -6,16 +6,34 @@ Knows results.json, not how its numbers came about; must not know Markdown.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from kvatlas.reporting import labels
 from kvatlas.reporting.evidence import VERDICTS, effect_text, judged
 from kvatlas.reporting.study_rows import Record
 from kvatlas.reporting.tables import Row, Table, build
 
+RELATIONS = {
+    "same model": "The same model",
+    "same shape": "Same architecture and size, other fine-tune and weights",
+    "same family": "Same architecture, other size, fine-tune and weights",
+}
+"""How a model of the run is related to the published one -> the heading under which their numbers stand together."""
 
-def published(results: Record) -> Table:
-    """Build published against reproduced: every published number that this run's model and grid match."""
+
+def published(results: Record) -> dict[str, Table]:
+    """Build published against reproduced, heading -> table, for every published number that this run's grid matches."""
+    compared = [row for row in results.get("published") or [] if row.get("status") == "compared"]
+    tables = {
+        heading: _beside([row for row in compared if row["relation"] == relation])
+        for relation, heading in RELATIONS.items()
+    }
+    return {heading: table for heading, table in tables.items() if table.rows}
+
+
+def _beside(compared: Sequence[Record]) -> Table:
     columns = (
+        "Model",
         "Table",
         "Row",
         "Number",
@@ -28,11 +46,10 @@ def published(results: Record) -> Table:
         "n",
     )
     rows = []
-    for row in results.get("published") or []:
-        if row.get("status") != "compared":
-            continue
-        inside = {True: "yes", False: "no"}.get(row.get("inside"), labels.DASH)
+    for row in compared:
+        inside = {True: "yes", False: "no", None: labels.DASH}[row.get("inside")]
         cells = (
+            labels.model_label(str(row["model"])),
             str(row["table"]),
             f"{row['label']} ({row['arm']})",
             str(row["metric"]),
@@ -45,7 +62,7 @@ def published(results: Record) -> Table:
             labels.fixed(row.get("n"), 0),
         )
         rows.append(Row(cells))
-    return build(columns, rows, words=(0, 1, 2, 3, 8))
+    return build(columns, rows, words=(0, 1, 2, 3, 4, 9))
 
 
 def not_reproduced(results: Record) -> Table:

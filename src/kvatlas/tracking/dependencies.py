@@ -31,7 +31,7 @@ from kvatlas.paths import (
 from kvatlas.tracking.fingerprint import MODEL_PACKAGES, TABLE_PACKAGES, Explanation, explain
 
 # Keys of a catalog entry that describe a model without changing a byte of it.
-_DESCRIPTIVE = ("title", "role", "max_positions", "shape", "upstream")
+_DESCRIPTIVE = ("title", "role", "max_positions", "shape", "upstream", "family")
 _REPORTING = "kvatlas.reporting"
 
 

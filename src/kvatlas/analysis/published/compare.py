@@ -1,8 +1,8 @@
 """Published against reproduced: each number of the source studies beside this run's, or why the run has none.
 
 Knows config/published/*.csv and the sections of results.json; passes no judgement on the published numbers.
-A number is compared only where model and grid match the study's. Recall studies are compared twice: on as
-many seeds as were published, then on all.
+A number is compared where the grid matches the study's and the model is the study's or of its family; a row
+says which. Recall studies are compared twice: on as many seeds as were published, then on all.
 """
 
 from __future__ import annotations
@@ -20,33 +20,61 @@ from kvatlas.errors import KvatlasError
 
 AS_PUBLISHED = "as published"
 ALL = "all"
+SAME_MODEL = "same model"
+SAME_SHAPE = "same shape"
+SAME_FAMILY = "same family"
 
 Row = dict[str, Any]
+Catalog = Mapping[str, Mapping[str, Any]]
 
 
 def compare(
-    directory: Path | str, results: Mapping[str, Any], trials: Mapping[str, Sequence[Trial]] | None = None
+    directory: Path | str,
+    results: Mapping[str, Any],
+    trials: Mapping[str, Sequence[Trial]] | None = None,
+    catalog: Catalog | None = None,
 ) -> list[Row]:
-    """Return a row per published number and subset of seeds.
+    """Return a row per published number, related model of the run and subset of seeds.
 
     Args:
         directory: folder of the CSV files. results: results.json. trials: study -> loaded trials of recall
             studies, which are summed up again over the published grid; a study without trials is compared
-            by its section's rows.
+            by its section's rows. catalog: name -> entry of the models; tells which are of a family.
 
-    Row: {source, table, label, arm, model, metric, subset, status ("compared" | "not run"), reason,
-    published, reproduced, difference (reproduced minus published), ci, inside (published value in our
-    interval; null without one), n}; all in the published unit.
+    Row: {source, table, label, arm, model, relation ("same model" | "same shape" | "same family"), metric,
+    subset, status ("compared" | "not run"), reason, published, reproduced, difference (reproduced minus
+    published), ci, inside (published value in our interval; null without one), n}; all in the published unit.
     """
     rows: list[Row] = []
     for table in TABLES:
-        subsets = _subsets(table, results, (trials or {}).get(table.study))
-        for line in _read(Path(directory) / table.file):
-            rows += _compare_line(table, line, subsets)
+        lines = _read(Path(directory) / table.file)
+        for model, kin in _related(table.model, results, table.study, catalog or {}).items():
+            subsets = _subsets(table, model, results, (trials or {}).get(table.study))
+            for line in lines:
+                rows += _compare_line(table, line, subsets, {"model": model, "relation": kin})
     return rows
 
 
-def _compare_line(table: Table, line: Mapping[str, str], subsets: str | Mapping[str, Mapping[str, Row]]) -> list[Row]:
+def relation(published: str, ours: str, catalog: Catalog) -> str | None:
+    """Return how a model of ours is related to a published one, by the `family` and `shape` of their entries."""
+    if published == ours:
+        return SAME_MODEL
+    theirs, entry = catalog.get(published, {}), catalog.get(ours, {})
+    if theirs.get("family") is None or theirs["family"] != entry.get("family"):
+        return None
+    return SAME_SHAPE if theirs["shape"] == entry["shape"] else SAME_FAMILY
+
+
+def _related(published: str, results: Mapping[str, Any], study: str, catalog: Catalog) -> dict[str, str]:
+    """Return the models of a study that are related to a published one, or that one itself where none is."""
+    models = sorted({row["model"] for row in results["studies"].get(study, {}).get("rows", ())})
+    related = {model: kin for model in models if (kin := relation(published, model, catalog))}
+    return related or {published: SAME_MODEL}
+
+
+def _compare_line(
+    table: Table, line: Mapping[str, str], subsets: str | Mapping[str, Mapping[str, Row]], model: Mapping[str, str]
+) -> list[Row]:
     arm = table.arm(line)
     label = line.get("method") or line.get("quantizer") or f"{line['precision']} + {line['policy']}"
     ids = {
@@ -54,7 +82,7 @@ def _compare_line(table: Table, line: Mapping[str, str], subsets: str | Mapping[
         "table": table.file.removesuffix(".csv"),
         "label": label,
         "arm": arm,
-        "model": table.model,
+        **model,
     }
     rows: list[Row] = []
     for column, (name, factor) in table.columns.items():
@@ -93,23 +121,23 @@ def _not_run(reason: str) -> Row:
 
 
 def _subsets(
-    table: Table, results: Mapping[str, Any], trials: Sequence[Trial] | None
+    table: Table, model: str, results: Mapping[str, Any], trials: Sequence[Trial] | None
 ) -> str | dict[str, dict[str, Row]]:
     """Return subset name -> arm -> our row, or the reason why nothing matches."""
     section = results["studies"].get(table.study)
     if section is None:
         return f"not run (study {table.study})"
-    ours = [r for r in section.get("rows", ()) if r["model"] == table.model and table.mode in (None, r.get("mode"))]
+    ours = [r for r in section.get("rows", ()) if r["model"] == model and table.mode in (None, r.get("mode"))]
     if not ours:
-        return f"not run (model {table.model}{f', mode {table.mode}' if table.mode else ''})"
+        return f"not run (model {model}{f', mode {table.mode}' if table.mode else ''})"
     if trials is not None:
-        return _from_trials(table, trials)
+        return _from_trials(table, model, trials)
     wrong = [f"{key} {value}" for key, value in table.grid.items() if not _covers(ours[0].get(key), value)]
     return f"not run ({', '.join(wrong)})" if wrong else {ALL: {row["arm"]: row for row in ours}}
 
 
-def _from_trials(table: Table, trials: Sequence[Trial]) -> str | dict[str, dict[str, Row]]:
-    chosen = [t for t in trials if t["model"] == table.model and t["mode"] == table.mode]
+def _from_trials(table: Table, model: str, trials: Sequence[Trial]) -> str | dict[str, dict[str, Row]]:
+    chosen = [t for t in trials if t["model"] == model and t["mode"] == table.mode]
     for key, singular in (("contexts", "context"), ("depths", "depth")):
         wanted = table.grid.get(key, ())
         missing = [value for value in wanted if value not in {t[singular] for t in chosen}]

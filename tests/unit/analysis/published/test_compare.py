@@ -63,6 +63,21 @@ def test_another_model_is_not_compared_and_says_which_was_missing() -> None:
     assert {row["reason"] for row in rows if row["table"] == "online_lm_1k"} == {"not run (study online_lm)"}
 
 
+def test_a_model_of_the_family_stands_beside_the_published_numbers_and_says_so() -> None:
+    large, small = {"family": "q", "shape": {"layers": 2}}, {"family": "q", "shape": {"layers": 1}}
+    trials = synthetic.recall_trials(
+        models=("tuned", "small", "other"), arms=ARMS, modes=("aware",), contexts=(1024, 2048, 3072)
+    )
+    results = {"studies": {"needle": needle.describe(trials)}}
+    catalog = {QWEN: large, "tuned": large, "small": small, "other": {"shape": {"layers": 2}}}
+    rows = compare.compare(DIRECTORY, results, {"needle": trials}, catalog)
+    compared = [row for row in rows if row["status"] == "compared"]
+    assert {(row["model"], row["relation"]) for row in compared} == {("tuned", "same shape"), ("small", "same family")}
+    row = one(rows, table="geometric_summary", arm="snapkv-4x", metric="recall_pct", subset="all", model="small")
+    hits = [t["hit"] for t in trials if t["arm"] == "snapkv-4x" and t["model"] == "small"]
+    assert row["reproduced"] == pytest.approx(100 * sum(hits) / len(hits))
+
+
 def test_a_missing_context_or_depth_is_named() -> None:
     _, rows = run(contexts=(1024,))
     assert {r["reason"] for r in rows if r["table"] == "geometric_summary"} == {"not run (context 2048, 3072)"}
