@@ -19,9 +19,10 @@ MODELS_FILE, TEXTS_FILE, CLAIMS_FILE = "config/models.yaml", "config/texts.yaml"
 PUBLISHED_FOLDER = "config/published"
 PROVENANCE = "provenance.json"
 
-# The files of a report, as far as every run has them; its figures are those that its results hold data for.
+# The files of a report, as far as every run has them: each study adds a page, and its figures are those that its results
+# hold data for.
 DATA_FILES = ("results.json", "timings.json", "config.json", "trials.parquet")
-PAGES = ("README.md", "samples.md", "cells.md", "model-card.md")
+PAGES = ("README.md", "claims.md", "published.md", "samples.md", "cells.md", "model-card.md")
 EXPLORER = "explorer.html"
 COMPARISON = ("comparison.md", "comparison.json")
 """What `kvatlas compare` writes; a report may have it."""

@@ -12,6 +12,27 @@ rule pages:
             category="Pages",
             labels={"Page": "Report"},
         ),
+        studies=[
+            report(
+                page,
+                caption="../report/study.rst",
+                category="Pages",
+                labels={"Page": label},
+            )
+            for page, label in FLOW.study_pages().items()
+        ],
+        claims=report(
+            f"{REPORT}/claims.md",
+            caption="../report/claims.rst",
+            category="Pages",
+            labels={"Page": "Claims"},
+        ),
+        published=report(
+            f"{REPORT}/published.md",
+            caption="../report/published.rst",
+            category="Pages",
+            labels={"Page": "Published against reproduced"},
+        ),
         samples=report(
             f"{REPORT}/samples.md",
             caption="../report/samples.rst",

@@ -85,7 +85,7 @@ class Study:
 
     Args:
         name: its key in a configuration, and the name of its modules in `analysis.studies` and `reporting.sections`.
-        label: how pages call it. order: its place on a page.
+        label: how pages call it. order: its place on a page. question: what it asks, in two sentences.
         kind: the module of `kvatlas.experiments` that makes its trials.
         unfold: from one model's part of a configuration to its cells, with their sizes.
         analysis, template: whose module of `analysis.studies` and whose template serve it too; its own by default.
@@ -98,6 +98,7 @@ class Study:
     name: str
     label: str
     order: int
+    question: str
     kind: str
     unfold: Callable[[StudyContext], Iterator[Cell]]
     keys: Mapping[str, Any]
@@ -112,6 +113,11 @@ class Study:
     def analysis_module(self) -> str:
         """The module that turns its trials into a table."""
         return f"kvatlas.analysis.studies.{self.analysis or self.name}"
+
+    @property
+    def page(self) -> str:
+        """The report's page of the study."""
+        return f"{self.name.replace('_', '-')}.md"
 
     @property
     def template_name(self) -> str:

@@ -33,6 +33,12 @@ def data_files(config: Config) -> dict[str, list[str]]:
     return files
 
 
+def study_pages(config: Config) -> dict[str, str]:
+    """Return the pages of a report's studies, each with what the study is called."""
+    records = all_studies()
+    return {records[study].page: records[study].label for study in config["studies"]}
+
+
 def study_part(config: Config, *studies: str) -> Spec:
     """Return the part of a configuration that the tables of some studies depend on; it is a configuration itself."""
     kept = {key: config[key] for key in _TABLE_KEYS if key in config}

@@ -241,6 +241,10 @@ class Workflow:
         """Return the parquet files of the report beside the trials."""
         return [f"{self.paths.report}/{name}" for name in unfold.data_files(self.config)]
 
+    def study_pages(self) -> dict[str, str]:
+        """Return the pages of the studies, each with what the study is called."""
+        return {f"{self.paths.report}/{name}": label for name, label in unfold.study_pages(self.config).items()}
+
     def figure_title(self, wildcards: Any) -> str:
         """Return the title of a figure."""
         return dependencies.figure_title(wildcards.figure)[0]

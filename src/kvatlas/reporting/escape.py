@@ -16,7 +16,8 @@ JOINER = "\u2060"
 DEFAULT_LIMIT = 240
 
 _MARKUP = frozenset("\\`*{}[]<>#|~$^&@")
-_AT_START = frozenset("-+=_")  # list bullets, rulers and underlined headings
+_AT_START = frozenset("-=_")  # list bullets, rulers and underlined headings
+_BULLET = re.compile(r"^\+(?=\s|$)")
 _LIST_NUMBER = re.compile(r"^(\d+)([.)])(?=\s|$)")
 
 
@@ -55,7 +56,7 @@ def _references(line: str) -> str:
     """
     numbered = _LIST_NUMBER.match(line)
     special = {numbered.end() - 1} if numbered else set()
-    if line[:1] in _AT_START:
+    if line[:1] in _AT_START or _BULLET.match(line):
         special.add(0)
     out: list[str] = []
     for index, character in enumerate(line):

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.study_rows import Record
+from kvatlas.reporting.study_rows import Record, rows_of
 from kvatlas.reporting.tables import Row, Table, build
 
 VERDICTS = ("supported", "contradicted", "not resolved", "not run")
+DECIDED, UNDECIDED, NOT_RUN = VERDICTS[:2], VERDICTS[2:3], VERDICTS[3:]
 _OTHER_TOPIC = "Further claims"
 
 
@@ -28,8 +30,8 @@ class Statement:
     model: str
 
 
-def claims(results: Record) -> Table:
-    """Build the verdict table: one line per claim and model whose study was run."""
+def claims(results: Record, verdicts: Collection[str]) -> Table:
+    """Build the table of all that is known of the claims with some verdicts, one line per claim and model."""
     columns = (
         "Model",
         "Claim",
@@ -44,6 +46,8 @@ def claims(results: Record) -> Table:
     )
     rows = []
     for claim in judged(results):
+        if claim["verdict"] not in verdicts:
+            continue
         effect, bounds = effect_text(claim)
         cells = (
             labels.model_label(str(claim["model"])),
@@ -61,6 +65,44 @@ def claims(results: Record) -> Table:
     return build(columns, rows, words=(0, 1, 2, 3, 9))
 
 
+def decided_claims(results: Record) -> Table:
+    """Build the claims that the trials decide, in few columns; a verdict names its model where there are several.
+
+    What holds by arithmetic, without clusters, is left to the full table.
+    """
+    claims = [claim for claim in judged(results) if decided(claim) and labels.known(claim.get("n_clusters"))]
+    models = {claim["model"] for claim in claims}
+    rows = []
+    for claim in claims:
+        model = f" on {labels.model_label(str(claim['model']))}" if len(models) > 1 else ""
+        effect, bounds = effect_text(claim)
+        shown = effect if bounds == labels.DASH else f"{effect} ({bounds})"
+        clusters = labels.fixed(claim.get("n_clusters"), 0)
+        rows.append(Row((str(claim["sentence"]), f"{claim['verdict']}{model}", shown, clusters, str(claim["source"]))))
+    return build(("Claim", "Verdict", "Effect (95% interval)", "Clusters", "Source"), rows, words=(0, 1, 4))
+
+
+def sources(results: Record) -> list[tuple[str, str]]:
+    """List the keys of the sources of the judged claims with their titles."""
+    return sorted({str(claim["source"]): str(claim.get("source_title") or "") for claim in judged(results)}.items())
+
+
+def decided(claim: Record) -> bool:
+    """Return whether a claim's test decided it, for or against."""
+    return claim["verdict"] in DECIDED
+
+
+def scope(results: Record, claim: Record) -> str:
+    """Say what a verdict is about: the model, the lengths of its study's prompts or streams, and the clusters."""
+    rows = rows_of(results, str(claim["study"]), model=str(claim["model"]), mode=claim.get("mode"))
+    contexts = sorted(
+        {length for row in rows for length in row.get("contexts") or [row.get("context") or row.get("tokens")]}
+    )
+    lengths = f"{' and '.join(f'{length:,}' for length in contexts)} tokens" if all(contexts) and contexts else ""
+    clusters = f"{claim['n_clusters']} clusters" if labels.known(claim.get("n_clusters")) else ""
+    return ", ".join(filter(None, (labels.model_label(str(claim["model"])), lengths, clusters)))
+
+
 def judged(results: Record) -> list[Record]:
     """Return the claims on studies of this run, in the order of the claims file."""
     studies = results.get("studies") or {}
@@ -72,6 +114,20 @@ def untested(results: Record) -> list[tuple[str, int]]:
     studies = results.get("studies") or {}
     missing = {(claim["study"], claim["id"]) for claim in results.get("claims") or [] if claim["study"] not in studies}
     return sorted(Counter(study for study, _ in missing).items())
+
+
+def undecided(results: Record) -> list[tuple[str, int]]:
+    """Count the claims that this run does not resolve, by study."""
+    counts = Counter(str(claim["study"]) for claim in judged(results) if claim["verdict"] in UNDECIDED)
+    return [(study.replace("_", " "), count) for study, count in sorted(counts.items())]
+
+
+def not_run(results: Record) -> list[tuple[str, int]]:
+    """Count the claims that this run lacks an arm, a model or a study for, by study."""
+    counts = Counter(str(claim["study"]) for claim in judged(results) if claim["verdict"] == "not run") + Counter(
+        dict(untested(results))
+    )
+    return [(study.replace("_", " "), count) for study, count in sorted(counts.items())]
 
 
 def verdict_counts(results: Record) -> list[tuple[str, int]]:

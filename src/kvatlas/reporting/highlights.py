@@ -1,4 +1,4 @@
-"""A few figures and the verdicts of a run, put between two marks of the repository's README.
+"""The joint figure and the headline findings of a run, put between two marks of the repository's README.
 
 Knows the README's marks and the report's folder; whatever is outside the marks stays as it is.
 """
@@ -9,11 +9,10 @@ from pathlib import Path
 
 from kvatlas.errors import KvatlasError
 from kvatlas.files import read_json, write_text
-from kvatlas.reporting import environment, evidence, figures
-from kvatlas.reporting.tables import Row, build
+from kvatlas.reporting import environment, evidence, figures, summary
 
 BEGIN, END = "<!-- highlights: made by the pipeline -->", "<!-- end of highlights -->"
-FIGURES = ("f1_studies", "f3_forest", "f5_online_lm")
+FIGURE = "f1_studies"
 
 
 def text(report_dir: Path, link: str) -> str:
@@ -22,28 +21,15 @@ def text(report_dir: Path, link: str) -> str:
     Raises KvatlasError when the report lacks its results.
     """
     results, config = read_json(report_dir / "results.json"), read_json(report_dir / "config.json")
-    claims = [claim for claim in evidence.judged(results) if claim["verdict"] in evidence.VERDICTS[:2]]
-    decided = build(
-        ("Claim", "Verdict", "Effect", "95% interval", "Clusters"),
-        [
-            Row((str(claim["sentence"]), str(claim["verdict"]), *evidence.effect_text(claim), str(claim["n_clusters"])))
-            for claim in claims
-            if claim["n_clusters"] is not None
-        ],
-        words=(0, 1),
-    )
-    shown = [
-        {"name": name, "alt": module.alt(results)}
-        for name in FIGURES
-        if (module := figures.load(name)).available(results)
-    ]
+    module = figures.load(FIGURE)
+    hero = {"name": FIGURE, "alt": module.alt(results)} if module.available(results) else None
     template = environment.markdown().get_template("highlights.md.j2")
     return template.render(
         title=config["config"]["title"],
         link=link,
         counts=evidence.verdict_counts(results),
-        decided=decided,
-        figures=shown,
+        headlines=summary.headlines(results),
+        hero=hero,
     )
 
 

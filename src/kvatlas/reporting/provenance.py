@@ -12,6 +12,23 @@ from kvatlas.reporting import labels
 from kvatlas.reporting.study_rows import Record
 from kvatlas.reporting.tables import Row, Table, build
 
+SHORT = ("upstream", "source", "id", "revision", "package", "version", "path", "format", "license")
+"""What the report says of a model, of all that its provenance holds."""
+
+
+def short(config: Record) -> dict[str, Any]:
+    """Return the models with where their weights are from, and hardware and packages in a sentence."""
+    models = config.get("models") or {}
+    rows = [
+        Row((labels.model_label(name), "; ".join(f"{key} {origin[key]}" for key in SHORT if origin.get(key))))
+        for name, origin in sorted((name, info.get("origin") or {}) for name, info in models.items())
+    ]
+    rest = dict(_flatten({**(config.get("hardware") or {}), **(config.get("packages") or {})}))
+    return {
+        "models": build(("Model", "Weights"), rows, words=(0, 1)),
+        "rest": "; ".join(f"{key} {value}" for key, value in rest.items()) + ".",
+    }
+
 
 def pairs(config: Record) -> list[Table]:
     """Build the provenance tables that config.json has something for."""

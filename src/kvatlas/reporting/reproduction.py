@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from kvatlas.reporting import labels
 from kvatlas.reporting.evidence import VERDICTS, effect_text, judged
@@ -29,6 +30,29 @@ def published(results: Record) -> dict[str, Table]:
         for relation, heading in RELATIONS.items()
     }
     return {heading: table for heading, table in tables.items() if table.rows}
+
+
+def counts(results: Record) -> Table:
+    """Count, table by table and model by model, the published numbers compared and those inside our interval."""
+    compared = [row for row in results.get("published") or [] if row.get("status") == "compared"]
+    groups: dict[tuple[str, str, str, str], list[Any]] = {}
+    for row in compared:
+        key = (str(row["table"]), str(row["model"]), str(row["relation"]), str(row["subset"]))
+        groups.setdefault(key, []).append(row.get("inside"))
+    lines = []
+    for (table, model, relation, subset), inside in groups.items():
+        known = [each for each in inside if each is not None]
+        cells = (
+            table,
+            labels.model_label(model),
+            relation,
+            subset,
+            str(len(inside)),
+            labels.hits(sum(known), len(known)),
+        )
+        lines.append(Row(cells))
+    columns = ("Published table", "Our model", "Relation", "Seeds", "Numbers compared", "Inside our 95% interval")
+    return build(columns, lines, words=(0, 1, 2, 3))
 
 
 def _beside(compared: Sequence[Record]) -> Table:

@@ -31,6 +31,17 @@ def gates(results: Record) -> Table:
     return build(columns, rows, words=(0, 1, 2, 6, 7))
 
 
+def gate_counts(results: Record) -> dict[str, str]:
+    """Count the tasks that have a gate, and name those that failed it."""
+    rows = [gate for study in results.get("studies") or {} for gate in rows_of(results, study, "gates")]
+    failed = [
+        f"{gate.get('study') or labels.DASH}, {labels.mode_label(str(gate['mode']))}, {gate['context']}"
+        for gate in rows
+        if not gate.get("passed")
+    ]
+    return {"all": str(len(rows)), "passed": str(len(rows) - len(failed)), "failed": "; ".join(failed)}
+
+
 def noise_floor(results: Record) -> Table:
     """Build the noise floor: the full cache against a repeat of itself."""
     rows = []

@@ -57,11 +57,16 @@ def jobs(grid: Grid) -> list[Job]:
     results = (data[0],)
     listed.append(Job(data, (*map(paths.table, studies), *grid.verified()), "results"))
     listed += [Job((paths.figure(name),), data, "figure", name) for name in figure_names()]
-    listed.append(Job(tuple(f"{paths.report}/{name}" for name in PAGES), data, "pages"))
+    listed.append(Job(pages(grid), data, "pages"))
     listed.append(Job((f"{paths.report}/{EXPLORER}",), data, "explorer"))
     if grid.config.get("highlights", False):
         listed.append(Job((paths.highlights(),), results, "highlights"))
     return listed
+
+
+def pages(grid: Grid) -> tuple[str, ...]:
+    """Return the pages of the report, `README.md` first."""
+    return tuple(f"{grid.paths.report}/{name}" for name in (*PAGES, *unfold.study_pages(grid.config)))
 
 
 def report_data(grid: Grid) -> tuple[str, ...]:

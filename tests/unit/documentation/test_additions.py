@@ -140,7 +140,7 @@ def test_a_study_unfolds_into_cells_of_rules_that_know_it(answers: dict[str, Any
 def test_a_study_has_a_section_with_its_table(answers: dict[str, Any]) -> None:
     study = answers["study"]
     assert study["sections"] == ["visitor"]
-    assert study["section"].startswith("## Visitor")
+    assert study["section"].startswith("| Method |")
     assert study["section"].count("\n|") > 2
     assert set(additions.added_files("study")) <= set(answers["figure"]["page code"]) | set(study["table code"])
 

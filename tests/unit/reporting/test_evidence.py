@@ -12,7 +12,7 @@ from tests.support.table_columns import column
 
 def test_every_claim_of_a_study_that_was_run_has_a_line_and_a_statement(needle_results: dict[str, Any]) -> None:
     claims = [claim for claim in needle_results["claims"] if claim["study"] == "needle"]
-    table = evidence.claims(needle_results)
+    table = evidence.claims(needle_results, evidence.VERDICTS)
     assert column(table, "Claim") == [claim["sentence"] for claim in claims]
     assert column(table, "Verdict") == [claim["verdict"] for claim in claims]
     said = [item.sentence for _, items in evidence.statements(needle_results, "needle") for item in items]

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from kvatlas.grid import config as configurations
+from kvatlas.paths import PAGES
 from kvatlas.pipeline.workflow import Workflow
 from kvatlas.reporting import render
 from kvatlas.reporting.hub import cards
@@ -61,11 +62,11 @@ def _renamed(value: Any, names: dict[str, str]) -> Any:
     return names.get(value, value) if isinstance(value, str) else value
 
 
-@pytest.mark.parametrize("page", ["README.md", "cells.md", "samples.md"])
+@pytest.mark.parametrize("page", [*(name for name in PAGES if name != "model-card.md"), "needle.md", "task-suite.md"])
 def test_no_name_opens_a_tag_or_a_link(report: Path, page: str) -> None:
     text = (report / page).read_text()
     text = text.removeprefix("---\n").partition("\n---\n")[2] or text  # front matter is data
-    assert "alert" in text or page == "samples.md"
+    assert "alert" in text or page in ("samples.md", "published.md")
     assert [match[0] for match in TAGS.finditer(text) if "data:image" not in match[0]] == []
     assert not re.search(r"\]\(\s*javascript:", text)
     assert "{{ 7" not in text
@@ -77,7 +78,7 @@ def test_no_name_opens_a_tag_or_a_link(report: Path, page: str) -> None:
 def test_every_link_to_a_cell_has_its_anchor(report: Path, name: str) -> None:
     report = report if name == "foreign" else ROOT / "reports" / name
     anchors = set(re.findall(r'<a id="([^"]+)"></a>', (report / "cells.md").read_text()))
-    linked = set(re.findall(r"\]\(cells\.md#([^)]+)\)", (report / "README.md").read_text()))
+    linked = set(re.findall(r"\]\(cells\.md#([^)]+-[^)]+)\)", (report / "needle.md").read_text()))
     assert linked
     assert linked <= anchors
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kvatlas.errors import KvatlasError
@@ -37,7 +39,8 @@ def test_the_highlights_in_the_readme_are_those_of_the_report():
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.name)
 def test_highlights_show_verdicts_and_figures_that_exist(report):
     text = highlights.text(report, f"reports/{report.name}")
-    assert "| Claim | Verdict |" in text
+    assert f"](reports/{report.name}/claims.md)" in text
+    assert re.search(r"^- \*\*(Supported|Contradicted):\*\* ", text, flags=re.M)
     for line in text.splitlines():
         if line.startswith("!["):
             assert (ROOT / line.rpartition("(")[2].rstrip(")").replace("\\", "")).is_file()

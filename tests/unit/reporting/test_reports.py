@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from collections import defaultdict
 
@@ -12,8 +13,9 @@ import pytest
 from scipy import stats
 
 from kvatlas.files import read_json
+from kvatlas.grid.studies import all_studies
 from kvatlas.paths import figure_names
-from kvatlas.reporting import figures, render
+from kvatlas.reporting import escape, figures, render
 from kvatlas.reporting.explorer import document
 from tests.support.places import REPORTS
 
@@ -31,11 +33,34 @@ def test_pages_are_rebuilt_byte_for_byte_from_their_data(report, tmp_path):
         shutil.copy(path, tmp_path / path.name)
     shutil.copytree(report / "figures", tmp_path / "figures")
     pages = render.write_pages(tmp_path)
-    assert len(pages) == 4
+    assert {path.name for path in pages} == {path.name for path in report.glob("*.md")}
     for page in pages:
         assert page.read_bytes() == (report / page.name).read_bytes(), f"{page.name} is not what its data gives"
     document.write_explorer(tmp_path)
     assert (tmp_path / "explorer.html").read_bytes() == (report / "explorer.html").read_bytes()
+
+
+def test_the_first_page_is_one_that_people_read(report):
+    page = (report / "README.md").read_text()
+    assert len(page.splitlines()) <= 300
+    assert len(page.encode()) <= 40_000
+
+
+def test_every_arm_claim_and_figure_of_the_results_is_on_a_page(report):
+    results = read_json(report / "results.json")
+    page_of = {name: (report / all_studies()[name].page).read_text() for name in results["studies"]}
+    for name, section in results["studies"].items():
+        for row in section["rows"]:
+            if row.get("mode") != "no_context":
+                shown = rf"\| \*?(\[?{re.escape(row['arm'])}\b[^|]*)\*? \|"
+                assert re.search(shown, page_of[name]), row["arm"]
+    claims = (report / "claims.md").read_text()
+    for claim in results["claims"]:
+        if claim["study"] in results["studies"]:
+            assert escape.cell(claim["sentence"], None) in claims
+    everything = "".join([(report / "README.md").read_text(), *page_of.values()])
+    for path in (report / "figures").glob("*.png"):
+        assert f"(figures/{path.name})" in everything
 
 
 def test_every_figure_that_has_data_is_there(report):

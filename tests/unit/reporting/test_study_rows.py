@@ -23,7 +23,7 @@ def test_missing_studies_give_empty_tables() -> None:
         needle.retention(empty, MODEL, MODE),
         validity.gates(empty),
         validity.noise_floor(empty),
-        evidence.claims(empty),
+        evidence.claims(empty, evidence.VERDICTS),
         reproduction.published(empty),
         reproduction.not_reproduced(empty),
     ):

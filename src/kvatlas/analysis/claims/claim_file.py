@@ -34,6 +34,7 @@ class Claim:
     `contrasts` are (arm, versus) patterns; {budget} in them stands for each of `budgets`. Level and value
     tests name arms alone. `margin`: see `verdicts.judge_contrast`; for a level it is the bound. `where`:
     fields that a row must have (a head dimension). `topic`: the title that it stands under in the report.
+    `headline`: whether the report opens with it.
     """
 
     id: str
@@ -53,6 +54,7 @@ class Claim:
     family: str = "secondary"
     models: tuple[str, ...] = ()
     where: tuple[tuple[str, Any], ...] = ()
+    headline: bool = False
 
     def parts(self, arms: Collection[str]) -> list[Pair]:
         """Return the (arm, versus) pairs; `budgets: any` means every budget at which a run has all of them."""
@@ -139,6 +141,7 @@ def _claim(entry: Mapping[str, Any], content: Mapping[str, Any], where: str) -> 
         family=entry.get("family", "secondary"),
         models=tuple(entry.get("models", ())),
         where=tuple(sorted(entry.get("where", {}).items())),
+        headline=entry.get("headline", False),
     )
 
 

@@ -48,7 +48,7 @@ Row = dict[str, Any]
 
 _CLAIM_FIELDS = (
     *("id", "sentence", "source", "source_title", "topic", "study", "mode"),
-    *("metric", "test", "direction", "margin", "target", "family"),
+    *("metric", "test", "direction", "margin", "target", "family", "headline"),
 )
 
 

@@ -24,6 +24,10 @@ STUDY = Study(
     name="attention_loss",
     label="Attention loss",
     order=40,
+    question=(
+        "How much attention does a ranking of slots lose, layer by layer and head by head? Slots are dropped "
+        "in a method's order and in the order that loses least."
+    ),
     kind="attention_loss",
     unfold=cells,
     keys={

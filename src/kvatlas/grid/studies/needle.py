@@ -8,6 +8,10 @@ STUDY = Study(
     name="needle",
     label="Needle in a haystack",
     order=10,
+    question=(
+        "Which needles does a model still find after its cache was compressed? One code hides at a depth of a "
+        "long text, and every arm answers from what is left of the same cache."
+    ),
     kind=RECALL,
     task="needle",
     keys=recall_keys(

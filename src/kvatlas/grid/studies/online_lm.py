@@ -51,6 +51,10 @@ STUDY = Study(
     name="online_lm",
     label="Online language modelling",
     order=20,
+    question=(
+        "What does a fixed budget cost when a text is read as a stream? After each block the cache is brought "
+        "back to its budget, and the perplexity of the same tokens is compared."
+    ),
     kind="online_lm",
     unfold=cells,
     keys={

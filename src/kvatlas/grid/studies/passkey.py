@@ -8,6 +8,10 @@ STUDY = Study(
     name="passkey",
     label="Passkey",
     order=30,
+    question=(
+        "Does a five-digit number survive in long filler? Repeated noise flatters methods that look at keys, "
+        "so each haystack is reported apart."
+    ),
     kind=RECALL,
     task="passkey",
     keys=recall_keys(

@@ -25,6 +25,10 @@ STUDY = Study(
     name="quantizer_error",
     label="Quantizer reconstruction error",
     order=60,
+    question=(
+        "How far from the original are quantized keys and values? Real keys and values are quantized, read "
+        "back and compared."
+    ),
     kind="quantizer_error",
     unfold=cells,
     keys={

@@ -81,6 +81,10 @@ STUDY = Study(
     name="task_suite",
     label="Task suite",
     order=50,
+    question=(
+        "What do precision and eviction cost together, on short chat tasks? Prompts are streamed, so that the "
+        "peak is bounded and not only the end, and quantizers work on write."
+    ),
     kind="task_suite",
     task="suite",
     unfold=cells,

@@ -1,9 +1,10 @@
 """The figures of the report. A figure is one module here named `f<number>_<topic>`; adding the file is
 enough.
 
-Each module has TITLE and CAPTION (Markdown-free text), `available(results) -> bool`, `alt(results) -> str` and
-`draw(results, trials) -> Figure`, which is called only when `available` is true, under the project's style. Figures
-read aggregates and trials only; they import neither torch nor transformers.
+Each module has TITLE and CAPTION (Markdown-free text), STUDY (on whose page it stands; empty for all),
+`available(results) -> bool`, `alt(results) -> str` and `draw(results, trials) -> Figure`, which is called only when
+`available` is true, under the project's style. Figures read aggregates and trials only; they import neither torch nor
+transformers.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class FigureModule(Protocol):
     """What a figure's module offers."""
 
     TITLE: str
+    STUDY: str
     CAPTION: str
 
     def available(self, results: Mapping[str, Any]) -> bool:

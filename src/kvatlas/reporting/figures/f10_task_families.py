@@ -14,6 +14,7 @@ from kvatlas.reporting.study_rows import Record, models_of, rows_of
 from kvatlas.reporting.style import FAINT, SOFT, method_style
 
 TITLE = "What each arm keeps, by task family"
+STUDY = "task_suite"
 CAPTION = (
     "Share of prompts answered, by task family, with exact (Clopper-Pearson) 95% intervals; the vertical line is the full "
     "cache. Open markers are quantized arms. A family that the full cache does not master, or that can be guessed, has its "

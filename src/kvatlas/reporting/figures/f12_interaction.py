@@ -15,6 +15,7 @@ from kvatlas.reporting.study_rows import Record, rows_of
 from kvatlas.reporting.style import FAINT, INK, SOFT, method_style
 
 TITLE = "Eviction x quantization"
+STUDY = "task_suite"
 CAPTION = (
     "Task accuracy without and with eviction (from left to right), in the model's own precision (solid) and quantized "
     "(dashed). The cross is where the quantized, evicted arm would be if the two losses added up; the interaction is its "

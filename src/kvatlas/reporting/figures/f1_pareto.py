@@ -30,6 +30,7 @@ from kvatlas.reporting.study_rows import Record
 from kvatlas.reporting.style import FAINT, INK, PAGE_WIDTH, SOFT, method_style
 
 TITLE = "Quality against resident bytes"
+STUDY = "needle"
 CAPTION = (
     "Needle recall (top) and reference perplexity (bottom) against the resident size of the KV cache, as "
     "deployed in bf16, on a log axis. Lines join the budgets of one method; arms with the same size are "

@@ -18,6 +18,7 @@ from kvatlas.reporting.study_rows import Record, rows_of
 from kvatlas.reporting.style import FAINT, SOFT, method_style
 
 TITLE = "All studies: quality kept against bytes of the bf16 cache"
+STUDY = ""
 CAPTION = (
     "Every arm of every study that answers prompts: its share of hits minus the full cache's in the same study and mode, "
     "against the resident bytes over those of the full cache in bf16 (log axis). Colour is the method, the marker's size "

@@ -18,6 +18,7 @@ from kvatlas.reporting.study_rows import Record
 from kvatlas.reporting.style import FAINT, INK, PAGE_WIDTH, SOFT
 
 TITLE = "Recall by needle depth"
+STUDY = "needle"
 CAPTION = (
     "Share of needles recalled at each depth of the haystack (0% is its start), all contexts pooled. Each"
     " cell prints hits out of n. One cell holds few trials, so its share is coarse; exact intervals are "

@@ -19,6 +19,7 @@ from kvatlas.reporting.study_rows import Record
 from kvatlas.reporting.style import FAINT, GATE, INK, SOFT, method_style
 
 TITLE = "Paired differences in recall"
+STUDY = "needle"
 CAPTION = (
     "Difference in recall, in percentage points, of each arm to the full cache (left) and to SnapKV at "
     "the same budget (right), paired by haystack. Bars are 95% intervals of the differences per haystack."

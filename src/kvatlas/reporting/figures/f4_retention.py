@@ -23,6 +23,7 @@ from kvatlas.reporting.study_rows import Record
 from kvatlas.reporting.style import FAINT, SOFT, method_style
 
 TITLE = "Needle retained against recall"
+STUDY = "needle"
 CAPTION = (
     "Recall of each arm against the share of the needle's slots that it keeps, mean over layers, KV heads"
     " and trials. Marker size follows the budget. Vertical bars are 95% Korn-Graubard intervals. On the "

@@ -14,6 +14,7 @@ from kvatlas.reporting.study_rows import Record, rows_of
 from kvatlas.reporting.style import FAINT, INK, SOFT, method_style
 
 TITLE = "Online language modelling along the stream"
+STUDY = "online_lm"
 CAPTION = (
     "One stream, the cache brought back to budget after every block. Top: cumulative log-PPL (mean NLL of all tokens so "
     "far, nats). Middle: log-PPL of the latest window minus that of the full cache, on a linear axis around zero. Bottom: "

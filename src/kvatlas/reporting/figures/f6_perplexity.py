@@ -22,6 +22,7 @@ from kvatlas.reporting.study_rows import Record
 from kvatlas.reporting.style import FAINT, INK, method_style
 
 TITLE = "Three perplexities of the same arms"
+STUDY = "needle"
 CAPTION = (
     "Reference PPL (teacher-forcing the full cache's own continuation), gold PPL (teacher-forcing the "
     "true answer) and self PPL (each arm scored on the text it wrote itself) at each budget, on one "

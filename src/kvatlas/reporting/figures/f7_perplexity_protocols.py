@@ -16,6 +16,7 @@ from kvatlas.reporting.study_rows import Record, models_of, rows_of
 from kvatlas.reporting.style import FAINT, SOFT, method_style
 
 TITLE = "Which perplexity sees eviction"
+STUDY = "online_lm"
 CAPTION = (
     "Perplexity over the full cache's by four protocols, on one shared log axis; 1 is no loss. A single forward pass reads "
     "everything before anything is evicted, so it cannot differ. Prefill then score: the cache is compressed once and the "

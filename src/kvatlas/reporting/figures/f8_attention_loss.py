@@ -16,6 +16,7 @@ from kvatlas.reporting.study_rows import Record, rows_of
 from kvatlas.reporting.style import INK
 
 TITLE = "Attention loss by layer and head"
+STUDY = "attention_loss"
 CAPTION = (
     "ALR of a method's order of eviction, divided by the number of slots, mean over queries and prompts: 0 is the order "
     "that loses the least attention. Left part of each panel: query heads, with lines between the groups that share a KV "

@@ -15,6 +15,7 @@ from kvatlas.reporting.study_rows import Record, models_of, rows_of
 from kvatlas.reporting.style import FAINT, INK, SOFT
 
 TITLE = "Quantizer error by layer"
+STUDY = "quantizer_error"
 CAPTION = (
     "Relative error of keys (left) and values (right), sum|e| / sum|x| over all chunks, layer by layer, on a log axis. "
     "Colour is the number of bits. Solid lines scale per token, dashed lines per channel over 32 tokens, dotted lines are "

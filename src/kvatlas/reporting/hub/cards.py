@@ -89,7 +89,7 @@ def dump(front: Mapping[str, Any], *, rulers: bool = True) -> str:
     allowed. Characters without an appearance are written as their code points.
     """
     body = yaml.safe_dump(
-        _visible(dict(front)), sort_keys=False, allow_unicode=True, default_flow_style=False, width=10_000
+        _visible(dict(front)), sort_keys=False, allow_unicode=True, default_flow_style=None, width=10_000
     )
     return f"---\n{body}---\n" if rulers else body
 

@@ -19,7 +19,8 @@ from typing import Any
 from pyarrow import ArrowInvalid, parquet
 
 from kvatlas.errors import KvatlasError
-from kvatlas.files import checksum
+from kvatlas.files import checksum, read_json
+from kvatlas.grid.studies import all_studies
 from kvatlas.paths import COMPARISON, DATA_FILES, EXPLORER, MEASUREMENTS, PAGES, STREAMS, figure_names
 from kvatlas.reporting.hub import cards
 
@@ -51,7 +52,7 @@ def collect(folder: Path) -> list[ReportFile]:
     """
     if not (folder / CARD).is_file():
         raise KvatlasError(f"{folder}: there is no {CARD} to publish; build the report with snakemake first")
-    missing = [name for name in (*DATA_FILES, *PAGES, EXPLORER) if not (folder / name).is_file()]
+    missing = [name for name in (*DATA_FILES, *PAGES, *_study_pages(folder), EXPLORER) if not (folder / name).is_file()]
     if missing:
         raise KvatlasError(f"{folder}: {', '.join(missing)} is missing; build the report again with snakemake")
     sources = {
@@ -81,7 +82,15 @@ def strays(folder: Path) -> list[str]:
 def _known_files() -> list[str]:
     """The files that a report may have, as paths in its folder."""
     figures = (f"{_FIGURES}/{name}{suffix}" for name in figure_names() for suffix in (".png", ".svg"))
-    return [*DATA_FILES, STREAMS, MEASUREMENTS, *PAGES, EXPLORER, *COMPARISON, *figures]
+    studies = (record.page for record in all_studies().values())
+    return [*DATA_FILES, STREAMS, MEASUREMENTS, *PAGES, *studies, EXPLORER, *COMPARISON, *figures]
+
+
+def _study_pages(folder: Path) -> list[str]:
+    """The pages of the studies that a report's results hold."""
+    results = folder / "results.json"
+    studies = read_json(results).get("studies", {}) if results.is_file() else {}
+    return [record.page for name, record in all_studies().items() if name in studies]
 
 
 def _rows(path: Path) -> int:

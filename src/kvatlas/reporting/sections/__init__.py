@@ -24,6 +24,9 @@ class SectionModule(Protocol):
     def main_tables(self, results: Record, study_config: Record) -> list[Table]:
         """Build the table that answers the study's question, one per model (and question mode)."""
 
+    def short_tables(self, results: Record) -> list[tuple[str, Table]]:
+        """Build what the report's first page shows of the study: headings, each with a table of at most eight columns."""
+
 
 def load(study: str) -> SectionModule:
     """Import the module of a study's section. Raises KvatlasError for an unknown study."""

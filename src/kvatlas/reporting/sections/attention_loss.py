@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvatlas.reporting import evidence, labels, tables
+from kvatlas.reporting.ranking import with_interval
 from kvatlas.reporting.study_rows import Record, rows_of
 from kvatlas.reporting.tables import Row, Table, build
 
@@ -31,6 +32,35 @@ def main_tables(results: Record, study_config: Record) -> list[Table]:
     """Build the attention-loss table of all models."""
     maps = {(row["model"], row["arm"]): row for row in rows_of(results, "attention_loss", "maps")}
     return [loss_table(rows_of(results, "attention_loss"), maps)]
+
+
+def short_tables(results: Record) -> list[tuple[str, Table]]:
+    """Build the attention loss of each method beside that of a random order."""
+    columns = (
+        "Model",
+        "Method",
+        "ALR, query heads (95% interval)",
+        "ALR, KV heads (95% interval)",
+        "Over random",
+        "Prompts",
+    )
+    lines = [
+        Row(
+            (
+                labels.model_label(str(row["model"])),
+                labels.method_label(str(row["method"])),
+                *(
+                    with_interval(labels.fixed(row[key], 3), labels.interval(row[f"{key}_ci"], places=3))
+                    for key in ("alr", "alr_kv")
+                ),
+                labels.times(row["relative"]),
+                labels.fixed(row["n_clusters"], 0),
+            ),
+            source=tables.source("attention_loss", row),
+        )
+        for row in sorted(rows_of(results, "attention_loss"), key=lambda row: (row["model"], row["alr"]))
+    ]
+    return [("Attention loss (ALR): 0 loses as little as can be", build(columns, lines, words=(0, 1)))]
 
 
 def loss_table(rows: Sequence[Record], maps: Mapping[Any, Record]) -> Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvatlas.reporting import evidence, labels, recall_tables
+from kvatlas.reporting import evidence, labels, ranking, recall_tables
 from kvatlas.reporting.study_rows import Record, arms_of, groups, rows_of
 from kvatlas.reporting.tables import Row, Table, build, muted, named, source
 
@@ -35,6 +35,8 @@ def context(results: Record, timings: Record, study_config: Record) -> dict[str,
     return {
         "groups": shown,
         "grid": _grid(results),
+        "rankings": ranking.rankings(results, "needle"),
+        "caveats": ranking.caveats(results, "needle"),
         "uneven": any(len(counts) > 1 for counts in sizes),
         "configured": {key: study_config[key] for key in SHOWN_KEYS if key in study_config},
         "statements": evidence.statements(results, "needle"),
@@ -45,6 +47,13 @@ def main_tables(results: Record, study_config: Record) -> list[Table]:
     """Build the main table of each model and question mode, without decode speeds."""
     keys = groups(results, "needle")
     return [recall_tables.summary(results, {}, "needle", model, mode) for model, mode in keys]
+
+
+def short_tables(results: Record) -> list[tuple[str, Table]]:
+    """Build the rankings of the modes with which the report's first page does not open."""
+    return [
+        (each.heading, each.table) for each in ranking.rankings(results, "needle") if each.mode != ranking.FIRST_MODE
+    ]
 
 
 def _grid(results: Record) -> list[dict[str, str]]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvatlas.reporting import evidence, labels, tables
+from kvatlas.reporting.ranking import with_interval
 from kvatlas.reporting.study_labels import PROTOCOL_LABELS
 from kvatlas.reporting.study_rows import Record, arms_of, models_of, rows_of
 from kvatlas.reporting.tables import Row, Table, build
@@ -69,6 +70,36 @@ def main_tables(results: Record, study_config: Record) -> list[Table]:
     """Build the online table of each model."""
     models = models_of(rows_of(results, "online_lm"))
     return [online_table(arms_of(results, "online_lm", model)) for model in models]
+
+
+def short_tables(results: Record) -> list[tuple[str, Table]]:
+    """Build the perplexity after the budget binds of each model, over the full cache's and over sink + recent's."""
+    columns = (
+        *("Method", "Protected", "Slots", "KV (MiB)", "PPL after the budget binds"),
+        *("Over full (95% interval)", "Over sink + recent (95% interval)", "Passages"),
+    )
+    found = []
+    for model in models_of(rows_of(results, "online_lm")):
+        lines = [
+            Row(
+                (
+                    labels.arm_label({**row, "protection": "base"}),
+                    labels.DASH if row["method"] == "full" else labels.protected_label(row),
+                    labels.fixed(row["slots"], 0),
+                    labels.fixed(row["resident_bf16_mib"], 2),
+                    labels.perplexity(row["ppl"] if row["method"] == "full" else row["post_ppl"]),
+                    *(
+                        with_interval(labels.fixed(row[key], 3), labels.interval(row[f"{key}_ci"], places=3))
+                        for key in ("post_ratio_full", "post_ratio_baseline")
+                    ),
+                    labels.fixed(row.get("passages", 1), 0),
+                ),
+                source=tables.source("online_lm", row),
+            )
+            for row in arms_of(results, "online_lm", model)
+        ]
+        found.append((labels.model_label(model), build(columns, lines, words=(0, 1))))
+    return found
 
 
 def _length(row: Record) -> str:

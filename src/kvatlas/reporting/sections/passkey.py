@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvatlas.reporting import evidence, labels, recall_tables, tables
-from kvatlas.reporting.study_rows import Record, groups, rows_of
+from kvatlas.reporting import evidence, labels, ranking, recall_tables, tables
+from kvatlas.reporting.study_rows import Record, arms_of, groups, rows_of
 from kvatlas.reporting.tables import Row, Table, build
 
 
@@ -29,6 +29,17 @@ def context(results: Record, timings: Record, study_config: Record) -> dict[str,
 def main_tables(results: Record, study_config: Record) -> list[Table]:
     """Build the table of hits by haystack of each model and question mode."""
     return [haystack_table(results, study_config, model, mode) for model, mode in groups(results, "passkey")]
+
+
+def short_tables(results: Record) -> list[tuple[str, Table]]:
+    """Build the recall of each model and question mode, haystacks pooled; lines are no ranking, their budgets differ."""
+    return [
+        (
+            f"{labels.model_label(model)}, {labels.mode_label(mode)}",
+            ranking.table(results, "passkey", model, mode, arms_of(results, "passkey", model, mode)),
+        )
+        for model, mode in groups(results, "passkey")
+    ]
 
 
 def haystack_table(results: Record, study_config: Record, model: str, mode: str) -> Table:

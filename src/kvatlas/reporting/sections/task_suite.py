@@ -10,7 +10,7 @@ from typing import Any
 
 from kvatlas.analysis.statistics.multiplicity import ALPHA
 from kvatlas.analysis.studies import suite_contrasts
-from kvatlas.reporting import evidence, labels, tables
+from kvatlas.reporting import evidence, labels, ranking, tables
 from kvatlas.reporting.study_labels import FAMILY_LABELS, PROTOCOL_LABELS
 from kvatlas.reporting.study_rows import Record, arms_of, decode_speed, models_of, rows_of
 from kvatlas.reporting.tables import Row, Table, build
@@ -77,6 +77,39 @@ def context(results: Record, timings: Record, study_config: Record) -> dict[str,
 def main_tables(results: Record, study_config: Record) -> list[Table]:
     """Build the suite's main table of each model, without decode speeds."""
     return [suite_table(results, model, {}) for model in models_of(rows_of(results, "task_suite"))]
+
+
+def short_tables(results: Record) -> list[tuple[str, Table]]:
+    """Build the accuracy of each model's arms, largest cache first."""
+    columns = (
+        *("Arm", "Of bf16 cache", "KV (KiB)", "Accuracy (95% interval)", "Over control, points (95% interval)"),
+        *("Reading", "Span kept", "Online PPL"),
+    )
+    found = []
+    for model in models_of(rows_of(results, "task_suite")):
+        against = ranking.differences(results, "task_suite", model, None, "accuracy")
+        lines = []
+        for row in sorted(arms_of(results, "task_suite", model), key=lambda row: -row["kv_kib"]):
+            contrast = against.get(str(row["arm"]))
+            cells = (
+                labels.arm_label(row),
+                labels.times(row["resident_bf16_mib"] / row["full_bf16_mib"]),
+                labels.fixed(row["kv_kib"], 0),
+                ranking.with_interval(labels.percent(row["accuracy"]), labels.interval(row["accuracy_ci"], scale=100)),
+                ranking.against_full(contrast),
+                ranking.reading(contrast),
+                labels.percent(row.get("needle_retained")),
+                labels.perplexity(row.get("online_ppl")),
+            )
+            lines.append(_line(cells, row))
+        found.append((labels.model_label(model), build(columns, lines, words=(0, 5))))
+    return found
+
+
+def recommendations(results: Record) -> list[tuple[str, Table]]:
+    """Build the recommendations by workload of each model."""
+    models = models_of(rows_of(results, "task_suite", "recommendations"))
+    return [(labels.model_label(model), recommendation_table(results, model)) for model in models]
 
 
 def _grid(results: Record) -> dict[str, Record]:

@@ -14,6 +14,7 @@ import pytest
 
 from kvatlas.analysis.trials import write_parquet
 from kvatlas.errors import KvatlasError
+from kvatlas.paths import PAGES
 from kvatlas.reporting.hub import cards
 from kvatlas.reporting.hub.publishing import collect, describe, strays
 from tests.support import synthetic
@@ -23,7 +24,8 @@ from tests.support.places import ROOT
 REPO = "me/kv-cache-report"
 REST = (
     *("results.json", "timings.json", "config.json"),
-    *("samples.md", "cells.md", "model-card.md", "explorer.html"),
+    *(name for name in PAGES if name != "README.md"),
+    "explorer.html",
 )
 TRIALS = synthetic.recall_trials(arms=synthetic.ARMS[:3], modes=("aware",), contexts=(512,), seeds=2)
 
@@ -97,7 +99,7 @@ def test_the_report_arrives_whole_in_one_commit_and_loads_as_a_typed_dataset(
     assert set(repository.tree) == PUBLISHED | {".gitattributes"}
     for path in PUBLISHED:
         assert repository.tree[path] == (publisher.report / path).read_bytes()
-    assert "10 files sent" in done.stdout
+    assert "12 files sent" in done.stdout
     code = (
         "import sys, json, datasets; table = datasets.load_dataset(sys.argv[1], 'trials', split='test'); "
         "print(json.dumps([len(table), str(table.features['hit'].dtype), str(table.features['depth'].dtype), "
@@ -140,7 +142,7 @@ def test_a_dry_run_lists_files_and_sizes_and_asks_nobody(hub: DatasetHub, publis
     assert done.returncode == 0, done.stderr
     for path in PUBLISHED:
         assert f"  {path}\n" in done.stdout
-    assert "in 10 files" in done.stdout
+    assert "in 12 files" in done.stdout
     for name in (".hidden", "samples.md.1.part"):
         assert f"left out, no file of a report: {name}\n" in done.stdout
         assert f"  {name}\n" not in done.stdout
@@ -221,7 +223,7 @@ def test_sizes_are_told_in_binary_units(tmp_path: Path) -> None:
     lines = describe(collect(report)).splitlines()
     assert "   1.5 MiB  explorer.html" in lines
     assert "      14 B  results.json" in lines
-    assert lines[-1].endswith("in 10 files")
+    assert lines[-1].endswith("in 12 files")
 
 
 @pytest.mark.parametrize("name", sorted({"README.md", "trials.parquet", *REST}))

@@ -41,7 +41,7 @@ def test_tables_say_what_is_protected_and_how_much_is_held(results: dict[str, An
 def test_the_section_explains_blocks_and_protocols_and_shows_statements(results: dict[str, Any]) -> None:
     text = page(results)
     for words in (
-        "## Online language modelling",
+        "## Online: SmolLM2-135M-Instruct",
         "Block of 32 against block of 1",
         "is identical in all arms (checked on every prediction)",
         "Does any selector beat sink + recent?",

@@ -39,13 +39,11 @@ def test_a_run_has_the_sections_of_its_studies(results: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", all_studies())
-def test_a_section_renders_with_a_heading_and_tables_that_keep_their_columns(
-    name: str, results: dict[str, Any]
-) -> None:
+def test_a_section_renders_with_tables_that_keep_their_columns(name: str, results: dict[str, Any]) -> None:
     context = sections.load(name).context(results, {}, {})
     assert context is not None
     page = render.render_section(environment.markdown(), name, context)
-    assert page.startswith("## ")
+    assert page.strip()
     assert page.endswith("\n")
     tables: list[set[int]] = []
     before = ""

@@ -43,11 +43,10 @@ def test_the_section_has_all_its_tables(results: dict[str, Any]) -> None:
     assert context is not None
     page = render.render_section(environment.markdown(), "task_suite", context)
     for words in (
-        "## Task suite",
-        "#### Needle depth sweep",
-        "#### Eviction x quantization",
-        "#### Perplexity against accuracy",
-        "#### Recommendations by workload",
+        "### Needle depth sweep",
+        "### Eviction x quantization",
+        "### Perplexity against accuracy",
+        "### Recommendations by workload",
         "**Supported.**",
     ):
         assert words in page

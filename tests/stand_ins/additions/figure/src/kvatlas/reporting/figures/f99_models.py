@@ -8,6 +8,7 @@ from kvatlas.reporting.figures.layout import axes_grid
 from kvatlas.reporting.study_rows import Record, models_of, rows_of
 
 TITLE = "Rows by model"
+STUDY = "needle"
 CAPTION = "The rows of the needle study's table, by model."
 
 

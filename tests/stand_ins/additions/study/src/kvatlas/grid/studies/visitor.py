@@ -8,6 +8,7 @@ STUDY = Study(
     name="visitor",
     label="Visitor",
     order=35,
+    question="Where does a visitor sit? A number hides in a long prompt, once more.",
     kind=RECALL,
     analysis="needle",
     task="needle",
