@@ -56,7 +56,7 @@ def processes(checkout: Checkout) -> list[int]:
 
 
 def cells(checkout: Checkout) -> list[int]:
-    """The processes that run a cell: `kvatlas cell`, not the shell around it."""
+    """The processes that run a cell: `kvatlas job cell`, not the shell around it."""
     return [pid for pid in processes(checkout) if _is_cell(words(Path(f"/proc/{pid}")))]
 
 
@@ -95,7 +95,7 @@ def is_locked(checkout: Checkout) -> bool:
 
 
 def _is_cell(command: list[str]) -> bool:
-    return "cell" in command[1:3] and any(word.endswith("kvatlas") for word in command[:2])
+    return "cell" in command[2:4] and any(word.endswith("kvatlas") for word in command[:2])
 
 
 def _folder_of(entry: Path) -> str | None:

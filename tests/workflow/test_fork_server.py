@@ -94,19 +94,19 @@ def foreign(tmp_path: Path) -> Iterator[Callable[[bytes | None], str]]:
 @pytest.mark.parametrize("answer", [b"", b"0\n", b"0\n" * 50, b"HTTP/1.1 200 OK\r\n\r\n", b"\xff" * 100])
 def test_whatever_else_listens_there_is_no_server(foreign, monkeypatch, answer):
     monkeypatch.setenv(fork_server.VARIABLE, foreign(answer))
-    assert fork_server.run(["cell"], MAIN) is None
+    assert fork_server.run(["job", "cell"], MAIN) is None
 
 
 def test_a_silent_socket_is_given_up(foreign, monkeypatch):
     monkeypatch.setenv(fork_server.VARIABLE, foreign(None))
     monkeypatch.setattr(fork_server, "GREETING_SECONDS", 0.2)
-    assert fork_server.run(["cell"], MAIN) is None
+    assert fork_server.run(["job", "cell"], MAIN) is None
 
 
 @pytest.mark.parametrize("answer", [b"", b"1", b"\xff", b"done\n"])
 def test_a_fork_that_ends_without_an_answer_was_killed(foreign, monkeypatch, capsys, answer):
     monkeypatch.setenv(fork_server.VARIABLE, foreign(fork_server.GREETING + answer))
-    assert fork_server.run(["cell"], MAIN) == fork_server.KILLED
+    assert fork_server.run(["job", "cell"], MAIN) == fork_server.KILLED
     assert "the cell was killed" in capsys.readouterr().err
 
 
@@ -159,7 +159,7 @@ def test_folders_of_killed_servers_are_removed_by_the_next_and_others_stay(tmp_p
 def test_a_cell_with_packages_of_its_own_is_not_a_fork(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(fork_server.VARIABLE, server)
     monkeypatch.setattr(sys, "prefix", "/another/environment")
-    assert fork_server.run(["cell"], MAIN) is None
+    assert fork_server.run(["job", "cell"], MAIN) is None
 
 
 def test_only_cells_are_forks(server: str, monkeypatch: pytest.MonkeyPatch) -> None:

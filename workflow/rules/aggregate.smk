@@ -15,7 +15,7 @@ rule verify:
         spec=FLOW.verify_spec,
         code=FLOW.verify_code,
     shell:
-        "kvatlas verify --spec {params.spec:q} --output {output} > {log} 2>&1"
+        "kvatlas job verify --spec {params.spec:q} --output {output} > {log} 2>&1"
 
 
 rule embed:
@@ -36,7 +36,7 @@ rule embed:
         spec=FLOW.embed_spec,
         code=FLOW.embed_code(),
     shell:
-        "kvatlas cell --spec {params.spec:q} --code {params.code} --threads {threads} --input embedder={input.embedder} --output {output} > {log} 2>&1"
+        "kvatlas job cell --spec {params.spec:q} --code {params.code} --threads {threads} --input embedder={input.embedder} --output {output} > {log} 2>&1"
 
 
 rule aggregate:
@@ -59,7 +59,7 @@ rule aggregate:
         spec=FLOW.table_spec,
         code=FLOW.step_code("aggregate", "study"),
     shell:
-        "kvatlas aggregate --study {wildcards.study} --spec {params.spec:q} --code {params.code} --output {output} > {log} 2>&1"
+        "kvatlas job aggregate --study {wildcards.study} --spec {params.spec:q} --code {params.code} --output {output} > {log} 2>&1"
 
 
 rule results:
@@ -87,7 +87,7 @@ rule results:
         spec=FLOW.results_spec(),
         code=FLOW.step_code("results"),
     shell:
-        "kvatlas results --spec {params.spec:q} --code {params.code} --output {output.results} > {log} 2>&1"
+        "kvatlas job results --spec {params.spec:q} --code {params.code} --output {output.results} > {log} 2>&1"
 
 
 # A target without output: it always runs, also where Snakemake has forgotten how the cells were made.

@@ -24,4 +24,4 @@ for kind in FLOW.kinds():
             code=FLOW.codes(kind),
             named=FLOW.named_inputs(kind),
         shell:
-            "kvatlas cell --spec {params.spec:q} --code {params.code} --threads {threads} --input {params.named:q} --output {output} > {log} 2>&1"
+            "kvatlas job cell --spec {params.spec:q} --code {params.code} --threads {threads} --input {params.named:q} --output {output} > {log} 2>&1"

@@ -19,4 +19,4 @@ rule explorer:
     params:
         code=FLOW.step_code("explorer"),
     shell:
-        "kvatlas explorer --code {params.code} --output {output} > {log} 2>&1"
+        "kvatlas job explorer --code {params.code} --output {output} > {log} 2>&1"

@@ -23,4 +23,4 @@ rule figure:
         title=FLOW.figure_title,
         caption=FLOW.figure_caption,
     shell:
-        "kvatlas figure --name {wildcards.figure} --results {input.results} --trials {input.trials} --code {params.code} --output {output.stamp} > {log} 2>&1"
+        "kvatlas job figure --name {wildcards.figure} --results {input.results} --trials {input.trials} --code {params.code} --output {output.stamp} > {log} 2>&1"

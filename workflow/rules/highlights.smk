@@ -14,4 +14,4 @@ rule highlights:
     params:
         code=FLOW.step_code("highlights"),
     shell:
-        "kvatlas highlights --code {params.code} --results {input.results} --output {output} > {log} 2>&1"
+        "kvatlas job highlights --code {params.code} --results {input.results} --output {output} > {log} 2>&1"

@@ -11,7 +11,7 @@ rule fetch_model:
         entry=FLOW.model_entry,
         code=FLOW.model_code,
     shell:
-        "kvatlas fetch-model --name {wildcards.model} --entry {params.entry:q} --output {output} > {log} 2>&1"
+        "kvatlas job fetch-model --name {wildcards.model} --entry {params.entry:q} --output {output} > {log} 2>&1"
 
 
 rule fetch_text:
@@ -27,4 +27,4 @@ rule fetch_text:
         entry=FLOW.text_entry,
         code=FLOW.text_code,
     shell:
-        "kvatlas fetch-text --name {wildcards.text} --entry {params.entry:q} --output {output} > {log} 2>&1"
+        "kvatlas job fetch-text --name {wildcards.text} --entry {params.entry:q} --output {output} > {log} 2>&1"

@@ -60,4 +60,4 @@ rule pages:
     params:
         code=FLOW.step_code("pages"),
     shell:
-        "kvatlas pages --code {params.code} --output {output.page} > {log} 2>&1"
+        "kvatlas job pages --code {params.code} --output {output.page} > {log} 2>&1"

@@ -7,9 +7,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from kvatlas import terminal
-from kvatlas.cli import commands, jobs, run
+from kvatlas.cli import commands, jobs, look, run
 from kvatlas.errors import KvatlasError
 from kvatlas.grid.config import DEFAULT_FILE
 from kvatlas.pipeline import fork_server
@@ -47,10 +48,10 @@ def build_parser() -> argparse.ArgumentParser:
     commands_of = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def command(name: str, handler: Handler, text: str) -> argparse.ArgumentParser:
-        parser = commands_of.add_parser(name, help=text, description=text)
-        parser.set_defaults(handler=handler)
-        return parser
+        return _command(commands_of, name, handler, text)
 
+    text = "Which method at this ratio, on this model, in a few minutes: a table that grows round by round."
+    look.add_command(command("try", look.look, text))
     for name, handler, text in (
         ("validate", commands.validate, "Validate a configuration."),
         ("plan", commands.show_plan, "Print jobs, prefills, disk and tokens of a configuration."),
@@ -69,8 +70,17 @@ def build_parser() -> argparse.ArgumentParser:
     _add_compare(command("compare", commands.compare, "Compare two reports: does one repeat the other?"))
     run.add_commands(commands_of)
     command("docs", commands.docs, "Write docs/configuration.md from the schema, and the tables of docs/methods.md.")
-    _add_job_commands(command)
+    text = "What the jobs of the workflow run; nobody calls these by hand."
+    jobs_of = commands_of.add_parser("job", help=text, description=text)
+    steps = jobs_of.add_subparsers(title="jobs", required=True, metavar="JOB")
+    _add_job_commands(lambda name, handler, about: _command(steps, name, handler, about))
     return top
+
+
+def _command(commands_of: Any, name: str, handler: Handler, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands_of.add_parser(name, help=text, description=text)
+    parser.set_defaults(handler=handler)
+    return parser
 
 
 def _with_config(parser: argparse.ArgumentParser) -> None:

@@ -86,21 +86,29 @@ def _weights(folder: Path, label: str) -> dict[str, Tensor]:
 
 def check_facts(folder: Path, entry: Mapping[str, Any], label: str) -> None:
     """Raise KvatlasError if `entry` states another shape or more positions than the folder's config.json."""
+    facts = config_facts(folder, label)
+    actual, limit = facts.get("shape", {}), facts.get("max_positions")
+    for key, stated in entry.get("shape", {}).items():
+        if key in actual and actual[key] != stated:
+            raise KvatlasError(f"{label}.shape.{key}: is {stated}, but the model's config.json says {actual[key]}")
+    stated = entry.get("max_positions")
+    if limit is not None and stated is not None and stated > limit:
+        raise KvatlasError(f"{label}.max_positions: is {stated}, but the model's config.json allows {limit}")
+
+
+def config_facts(folder: Path, label: str) -> dict[str, Any]:
+    """Return `shape` and `max_positions` of a catalog entry as far as the folder's config.json says them."""
     config = read_object(folder / "config.json", label)
     heads = config.get("num_attention_heads")
-    head_dim = config.get("head_dim") or (heads and config.get("hidden_size", 0) // heads)
-    actual = {
+    shape = {
         "layers": config.get("num_hidden_layers"),
         "heads": heads,
         "kv_heads": config.get("num_key_value_heads", heads),
-        "head_dim": head_dim,
+        "head_dim": config.get("head_dim") or (heads and config.get("hidden_size", 0) // heads),
     }
-    for key, stated in entry.get("shape", {}).items():
-        if actual[key] is not None and actual[key] != stated:
-            raise KvatlasError(f"{label}.shape.{key}: is {stated}, but the model's config.json says {actual[key]}")
-    limit, stated = config.get("max_position_embeddings"), entry.get("max_positions")
-    if limit is not None and stated is not None and stated > limit:
-        raise KvatlasError(f"{label}.max_positions: is {stated}, but the model's config.json allows {limit}")
+    known = {key: value for key, value in shape.items() if value is not None}
+    facts = {"shape": known, "max_positions": config.get("max_position_embeddings")}
+    return {key: value for key, value in facts.items() if value}
 
 
 def _shards(folder: Path, label: str) -> set[str]:

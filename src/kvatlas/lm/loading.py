@@ -7,7 +7,9 @@ logits and a `CompressedCache`; how a model is built stays inside transformers.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from kvatlas.lm.strict import check_loaded
 from kvatlas.lm.tokenizer import LOCAL_WITHOUT_CODE, load_tokenizer, loading_errors
 
 FULL_ATTENTION = "full_attention"
+_KEPT: ContextVar[dict[tuple[str, str, str], LanguageModel] | None] = ContextVar("kept models", default=None)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -50,6 +53,16 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in DTYPES:
         raise KvatlasError(f"dtype: '{name}' is unknown; use auto, {', '.join(DTYPES)}")
     return DTYPES[name]
+
+
+@contextmanager
+def loaded_once() -> Iterator[None]:
+    """Load a folder once for all that asks for it inside; the models are dropped at the end."""
+    token = _KEPT.set({})
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
 
 
 @dataclass(frozen=True)
@@ -78,6 +91,9 @@ class LanguageModel:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True, warn_only=True)
         label = f"model folder {folder}"
+        kept = _KEPT.get()
+        if kept is not None and (str(folder), device, dtype) in kept:
+            return kept[str(folder), device, dtype]
         check_folder(Path(folder), label)
         auto: Any = AutoModelForCausalLM
         with loading_errors(f"{label}: it cannot be loaded"):
@@ -95,7 +111,10 @@ class LanguageModel:
         nn.Module.to(model, target)
         lm = cls.wrap(model, tokenizer)
         findings = self_test.ensure(lm, Path(folder))
-        return replace(lm, rotary=replace(lm.rotary, refusal=findings.rotation))
+        tested = replace(lm, rotary=replace(lm.rotary, refusal=findings.rotation))
+        if kept is not None:
+            kept[str(folder), device, dtype] = tested
+        return tested
 
     @classmethod
     def wrap(cls, model: Any, tokenizer: Any = None) -> LanguageModel:

@@ -84,7 +84,7 @@ def run(argv: Sequence[str], main: str) -> int | None:
     that a server that died, or whatever else listens there, neither keeps a cell waiting nor runs it twice.
     """
     prefix, _, path = os.environ.get(VARIABLE, "").rpartition(":")
-    if prefix != sys.prefix or list(argv[:1]) != ["cell"]:
+    if prefix != sys.prefix or list(argv[:2]) != ["job", "cell"]:
         return None
     with socket.socket(socket.AF_UNIX) as connection:
         try:

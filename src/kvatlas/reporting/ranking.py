@@ -63,7 +63,7 @@ def rankings(results: Record, study: str) -> list[Ranking]:
         for budget in dict.fromkeys(str(arm["budget"]) for arm in arms if arm["budget"] != "none"):
             chosen = whole + [arm for arm in arms if arm["budget"] == budget]
             heading = f"{labels.model_label(model)}, {labels.mode_label(mode)}, {labels.budget_label(budget)}"
-            ranked = table(results, study, model, mode, sorted(chosen, key=_by_recall))
+            ranked = table(results, study, model, mode, sorted(chosen, key=by_recall))
             found.append(Ranking(heading, mode, ranked))
     return found
 
@@ -88,7 +88,8 @@ def table(results: Record, study: str, model: str, mode: str, arms: Iterable[Rec
     return build(COLUMNS, rows, words=(0, 5))
 
 
-def _by_recall(arm: Record) -> tuple[Any, ...]:
+def by_recall(arm: Record) -> tuple[Any, ...]:
+    """Sort key of an arm: the highest recall first, ties by size."""
     return -(arm["recall"] or 0.0), arm["resident_bf16_mib"] or 0.0, labels.arm_key(arm)
 
 
@@ -124,10 +125,10 @@ def reading(contrast: Record | None) -> str:
     """Say in a word what the 95% interval of a difference to the full cache shows."""
     if contrast is None:
         return labels.DASH
-    if contrast.get("gate_passed") is False:
-        return FAILED
     if contrast["n_clusters"] < DESCRIPTIVE_BELOW:
         return FEW
+    if contrast.get("gate_passed") is False:
+        return FAILED
     if not contrast.get("ci"):
         return OPEN
     low, high = contrast["ci"]

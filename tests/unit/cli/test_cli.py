@@ -82,7 +82,7 @@ def test_a_cell_gets_its_spec_and_its_model_as_a_folder(monkeypatch: pytest.Monk
     code = combine({"a.py": "1"})
     output = "results/r/cells/online_lm/m/full/online-64-0.jsonl"
     arguments = ["--input", "model=resources/models/m/provenance.json", "text=resources/text/t.txt"]
-    assert main.main(["cell", "--spec", json.dumps(spec), "--code", code, *arguments, "--output", output]) == 0
+    assert main.main(["job", "cell", "--spec", json.dumps(spec), "--code", code, *arguments, "--output", output]) == 0
     assert stand.calls == [
         (
             spec,
@@ -94,7 +94,7 @@ def test_a_cell_gets_its_spec_and_its_model_as_a_folder(monkeypatch: pytest.Monk
 
 
 def test_a_cell_refuses_code_that_changed_since_the_workflow_started(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["cell", "--spec", json.dumps(RECALL), "--code", "0" * 16, "--output", "o.jsonl"]) == 2
+    assert main.main(["job", "cell", "--spec", json.dumps(RECALL), "--code", "0" * 16, "--output", "o.jsonl"]) == 2
     assert "o.jsonl: the code or its packages changed" in capsys.readouterr().err
 
 
@@ -111,7 +111,10 @@ def test_running_out_of_memory_names_the_cell_and_what_to_lower(
 ) -> None:
     stand_in(monkeypatch, "recall", error)
     monkeypatch.setattr(prefill_files, "ensure", lambda manifest, inputs: manifest)
-    assert main.main(["cell", "--spec", json.dumps(RECALL), "--input", "prefill=p.json", "--output", "o.jsonl"]) == 2
+    assert (
+        main.main(["job", "cell", "--spec", json.dumps(RECALL), "--input", "prefill=p.json", "--output", "o.jsonl"])
+        == 2
+    )
     err = capsys.readouterr().err
     assert "cell recall needle m full aware 512 0: out of memory" in err
     assert "studies.needle.seeds_per_shard" in err
@@ -122,11 +125,11 @@ def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, "recall", RuntimeError("a defect"))
     monkeypatch.setattr(prefill_files, "ensure", lambda manifest, inputs: manifest)
     with pytest.raises(RuntimeError, match="a defect"):
-        main.main(["cell", "--spec", json.dumps(RECALL), "--input", "prefill=p.json", "--output", "o.jsonl"])
+        main.main(["job", "cell", "--spec", json.dumps(RECALL), "--input", "prefill=p.json", "--output", "o.jsonl"])
 
 
 def test_a_kind_that_this_version_lacks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["cell", "--spec", json.dumps({"kind": "nothing"}), "--output", "o"]) == 2
+    assert main.main(["job", "cell", "--spec", json.dumps({"kind": "nothing"}), "--output", "o"]) == 2
     assert "module kvatlas.experiments.nothing does not exist" in capsys.readouterr().err
 
 
@@ -161,8 +164,10 @@ def test_the_module_and_its_help_work() -> None:
         [sys.executable, "-m", "kvatlas.cli", "--help"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0
-    for command in ("validate", "plan", "check", "why", "cell", "aggregate", "results", "figure", "pages"):
-        assert command in done.stdout
+    shown = re.findall(r"^    (\w+) ", done.stdout, flags=re.M)
+    for command in ("try", "validate", "plan", "run", "why", "check", "report", "compare", "publish", "plot", "job"):
+        assert command in shown
+    assert not {"cell", "aggregate", "results", "figure", "pages"} & set(shown)
 
 
 def test_report_names_the_pages_and_opens_the_explorer(
@@ -209,7 +214,7 @@ def test_a_job_finds_no_answer_on_the_standard_input_of_the_workflow() -> None:
     os.close(writing)
     os.dup2(reading, 0)
     try:
-        assert main.main(["cell", "--spec", '{"kind": "nothing"}', "--output", "o"]) == 2
+        assert main.main(["job", "cell", "--spec", '{"kind": "nothing"}', "--output", "o"]) == 2
         assert os.read(0, 1) == b""
     finally:
         os.dup2(kept, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from kvatlas.cli import main, run
+from kvatlas.cli import experiments, look, main, run
 from kvatlas.paths import figure_names
+from kvatlas.pipeline.local_run import LocalRun
 from tests.support.places import ROOT
 from tests.support.tiny_models import SENTENCES, make_model_dir
 
@@ -79,6 +81,94 @@ def test_attention_loss_adds_to_the_results_of_the_same_run(
 
 
 @pytest.mark.parametrize(
+    ("study", "arguments"),
+    [
+        (
+            "needle",
+            ["--context", "200", "--depths", "50", "--n-recent", "8", "--methods", "random", "--new-tokens", "3"],
+        ),
+        ("task-suite", ["--context", "300", "--instances", "1", "--n-recent", "8", "--methods", "random"]),
+        ("quantizer-error", ["--context", "64", "--prompts", "2", "--quantizers", "int8"]),
+    ],
+)
+def test_every_study_runs_and_a_second_call_keeps_its_cells(
+    study: str, arguments: list[str], repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["run", study, *COMMON, *arguments]) == 0
+    first = capsys.readouterr()
+    assert re.search(r"cell 1 of \d+: ", first.err)
+    assert main.main(["run", study, *COMMON, *arguments]) == 0
+    second = capsys.readouterr()
+    assert second.out == first.out
+    assert "cell 1" not in second.err
+
+
+def test_a_folder_runs_by_its_path_from_anywhere(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "elsewhere").mkdir()
+    monkeypatch.chdir(repository / "elsewhere")
+    arguments = ["--context", "200", "--depths", "50", "--n-recent", "8", "--methods", "random", "--new-tokens", "3"]
+    assert main.main(["run", "needle", "--model", "../tiny", *arguments]) == 0
+    assert "random-4x" in capsys.readouterr().out
+    assert main.main(["run", "needle", "--model", "nothing", *arguments]) == 2
+    assert "model 'nothing': no folder, no Hub id" in capsys.readouterr().err
+
+
+LOOK = ["--context", "160", "--minutes", "0", "--methods", "sink_recent", "random"]
+
+
+def test_try_makes_a_table_and_a_page_and_goes_on_where_it_was(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["try", "tiny", *LOOK]) == 0
+    first = capsys.readouterr()
+    assert re.search(r"^Random 4x .* descriptive", first.out, flags=re.M)
+    assert "in 1 haystack;" in first.out
+    page = Path("kvatlas-try/tiny/README.md")
+    assert "| Full cache, int8 |" in page.read_text()
+    assert not list(Path("kvatlas-try/tiny").rglob("prefill/**/*.safetensors"))
+    monkeypatch.setattr(look, "ROUNDS", 2)
+    assert main.main(["try", "tiny", *LOOK[:3], "5", *LOOK[4:]]) == 0
+    second = capsys.readouterr()
+    assert "round 1, " not in second.err
+    assert "round 2, 1 of " in second.err
+    assert "in 2 haystacks;" in second.out
+
+
+def test_a_stopped_try_keeps_its_table(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(self: LocalRun, cells: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalRun, "release", interrupted)
+    assert main.main(["try", str(repository / "tiny"), *LOOK, "--output", "out"]) == 2
+    assert "no round was finished" in capsys.readouterr().err
+    monkeypatch.undo()
+    monkeypatch.chdir(repository)
+    assert main.main(["try", str(repository / "tiny"), *LOOK, "--output", "out"]) == 0
+    assert "round 1, " not in capsys.readouterr().err
+    assert Path("out/README.md").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tinny"], "model 'tinny': no folder"),
+        (["tiny", "--ratio", "much"], "'much' is not"),
+        (["tiny", "--methods", "snapvk"], "'snapvk' is unknown"),
+        (["tiny", "--context", "30"], "context"),
+    ],
+)
+def test_a_mistake_in_try_is_one_line(
+    arguments: list[str], message: str, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["try", *arguments, "--minutes", "0"]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["online-lm", "--methods", "snapvk"], "'snapvk' is unknown; did you mean 'snapkv'?"),
@@ -106,7 +196,7 @@ def test_mistakes_are_told_as_in_a_configuration(
     ],
 )
 def test_methods_are_read_with_their_parameters(text: str, expected: tuple[str, dict[str, Any]]) -> None:
-    assert run.method(text) == expected
+    assert experiments.method(text) == expected
 
 
 def test_every_figure_that_plot_offers_exists() -> None:
