@@ -14,6 +14,7 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+from kvatlas.cli.local_models import opened
 from kvatlas.compression.budget import parse_budget
 from kvatlas.errors import KvatlasError
 from kvatlas.files import write_json
@@ -99,7 +100,7 @@ class Rounds:
     def run(self, seconds: float, ratio: str) -> None:
         """Run rounds until `seconds` are over; those of an earlier call are not run again."""
         started = time.monotonic()
-        with self.local.opened():
+        with opened(self.local):
             for number in range(ROUNDS):
                 cells = [cell for cell in self.grid.trial_cells() if cell.group.endswith(f"-{number}")]
                 left = self.local.left(cells)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvatlas.cli.experiments import EXPERIMENTS, add_common, described
+from kvatlas.cli.local_models import opened
 from kvatlas.cli.look import aligned
 from kvatlas.errors import KvatlasError
 from kvatlas.files import read_json, write_json
@@ -91,7 +92,7 @@ def run(args: Namespace) -> None:
     args.model, entry = find(args.model, models)
     grid = unfold.grid(_checked(configuration(args), {args.model: entry}, models))
     local = LocalRun(grid, {args.model: entry}, texts)
-    with local.opened():
+    with opened(local):
         left = local.left(grid.trial_cells())
         for number, cell in enumerate(left, 1):
             _say(f"cell {number} of {len(left)}: {cell.name}")

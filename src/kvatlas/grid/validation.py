@@ -7,6 +7,7 @@ parameters are read from their source text.
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -176,7 +177,7 @@ class _StudyCheck:
         key = "contexts" if "contexts" in self.block else "tokens" if "tokens" in self.block else "context"
         extra = self.block.get("new_tokens", 0)
         for model in self.models:
-            limit = self.catalog[model]["max_positions"]
+            limit = self.catalog[model].get("max_positions", math.inf)
             for context in self.contexts:
                 if context + extra > limit:
                     also = f" and {extra} new tokens" if extra else ""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvatlas.errors import KvatlasError
+from kvatlas.lm.model_config import config_facts
 from kvatlas.paths import MODELS_FILE, TEXTS_FILE
 from kvatlas.schemas import reader
 from kvatlas.schemas.messages import closest
@@ -23,8 +24,18 @@ Entry = Mapping[str, Any]
 
 
 def load_models(path: Path | str = MODELS_FILE) -> dict[str, dict[str, Any]]:
-    """Read the models catalog, name -> entry. Raises KvatlasError that names the file and the key."""
-    return _load(Path(path), "models")
+    """Read the models catalog, name -> entry. Raises KvatlasError that names the file and the key.
+
+    What an entry of a local folder leaves out (`shape`, `max_positions`) is what the folder's config.json says.
+    """
+    return {name: _inferred(name, entry) for name, entry in _load(Path(path), "models").items()}
+
+
+def _inferred(name: str, entry: dict[str, Any]) -> dict[str, Any]:
+    folder = Path(entry.get("path", "")).expanduser()
+    if entry["source"] != "path" or entry["role"] != "lm" or not (folder / "config.json").is_file():
+        return entry
+    return config_facts(folder, f"{MODELS_FILE}: {name}.path") | entry
 
 
 @cache

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from kvatlas.errors import KvatlasError
-from kvatlas.lm.model_config import check_decoder, check_numbers, check_sizes, read_object, refuse_code, refuse_packed
+from kvatlas.lm.model_config import (
+    check_decoder,
+    check_numbers,
+    check_sizes,
+    config_facts,
+    read_object,
+    refuse_code,
+    refuse_packed,
+)
 from kvatlas.lm.weight_headers import Tensor, read_tensors
 
 # What is fetched, linked and read; pickles (*.bin, *.pt, *.pth) and code (*.py) are not among it. Licences go by their
@@ -94,21 +102,6 @@ def check_facts(folder: Path, entry: Mapping[str, Any], label: str) -> None:
     stated = entry.get("max_positions")
     if limit is not None and stated is not None and stated > limit:
         raise KvatlasError(f"{label}.max_positions: is {stated}, but the model's config.json allows {limit}")
-
-
-def config_facts(folder: Path, label: str) -> dict[str, Any]:
-    """Return `shape` and `max_positions` of a catalog entry as far as the folder's config.json says them."""
-    config = read_object(folder / "config.json", label)
-    heads = config.get("num_attention_heads")
-    shape = {
-        "layers": config.get("num_hidden_layers"),
-        "heads": heads,
-        "kv_heads": config.get("num_key_value_heads", heads),
-        "head_dim": config.get("head_dim") or (heads and config.get("hidden_size", 0) // heads),
-    }
-    known = {key: value for key, value in shape.items() if value is not None}
-    facts = {"shape": known, "max_positions": config.get("max_position_embeddings")}
-    return {key: value for key, value in facts.items() if value}
 
 
 def _shards(folder: Path, label: str) -> set[str]:

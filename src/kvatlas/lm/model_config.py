@@ -44,6 +44,21 @@ def read_object(path: Path, label: str) -> dict[str, Any]:
     return content
 
 
+def config_facts(folder: Path, label: str) -> dict[str, Any]:
+    """Return `shape` and `max_positions` of a catalog entry as far as the folder's config.json says them."""
+    config = read_object(folder / "config.json", label)
+    heads = config.get("num_attention_heads")
+    shape = {
+        "layers": config.get("num_hidden_layers"),
+        "heads": heads,
+        "kv_heads": config.get("num_key_value_heads", heads),
+        "head_dim": config.get("head_dim") or (heads and config.get("hidden_size", 0) // heads),
+    }
+    known = {key: value for key, value in shape.items() if value is not None}
+    facts = {"shape": known, "max_positions": config.get("max_position_embeddings")}
+    return {key: value for key, value in facts.items() if value}
+
+
 def _read_json(path: Path, label: str) -> Any:
     try:
         if path.exists() and not path.is_file():

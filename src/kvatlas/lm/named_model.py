@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from kvatlas.errors import KvatlasError
-from kvatlas.lm.folders import config_facts
 from kvatlas.lm.hub import hub_errors
+from kvatlas.lm.model_config import config_facts
 from kvatlas.schemas.messages import closest
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*\Z")
-UNSTATED = "not stated"
 
 Entry = Mapping[str, Any]
 
@@ -43,7 +42,7 @@ def find(model: str, catalog: Mapping[str, Entry]) -> tuple[str, Entry]:
     )
 
 
-_BLANK: dict[str, Any] = {"role": "lm", "license": UNSTATED}
+_BLANK: dict[str, Any] = {"role": "lm"}
 
 
 def _slug(title: str) -> str:

@@ -1,13 +1,12 @@
 """Running the cells of a grid in this process, one after another, without the workflow: `kvatlas run` and `kvatlas try`.
 
-A model is loaded once for all cells. A cell that is there, made by this code from these inputs, is kept, so that a run that
-was stopped goes on where it was. Imports torch only with the first cell.
+A cell that is there, made by this code from these inputs, is kept, so that a run that was stopped goes on where it was.
+Imports no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from kvatlas.errors import KvatlasError
 from kvatlas.experiments import cell_file
 from kvatlas.grid.cells import PREFILL, PROMPTS, Cell, Grid
 from kvatlas.grid.sizes import Sizes
-from kvatlas.paths import model_file, tensors_of, text_file
+from kvatlas.paths import tensors_of
 from kvatlas.pipeline import cell_jobs, prefill_files
 from kvatlas.tracking.current import Current
 
@@ -29,23 +28,6 @@ class LocalRun:
         self.grid, self.models, self.texts = grid, models, texts
         self.current = Current(Sizes(grid, models), texts)
         self._made: set[str] = set()
-
-    @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Fetch the models and texts that the cells read, and load each model once inside."""
-        from kvatlas.lm.loading import loaded_once
-        from kvatlas.lm.sources import fetch_model
-        from kvatlas.lm.texts import fetch_text
-
-        inputs = {path for cell in self.grid.cells.values() for path in cell.inputs.values()}
-        for name, entry in self.models.items():
-            if model_file(name) in inputs:
-                fetch_model(name, entry, Path(model_file(name)).parent)
-        for name, entry in self.texts.items():
-            if text_file(name) in inputs:
-                fetch_text(name, entry, Path(text_file(name)))
-        with loaded_once():
-            yield
 
     def is_done(self, cell: Cell) -> bool:
         """Return whether the trials of a cell are there, made by the current code from the current inputs."""

@@ -6,7 +6,7 @@ Knows JSON schema's rules and the names that were given up; knows no files.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from jsonschema.exceptions import ValidationError
@@ -44,8 +44,7 @@ def explain(error: ValidationError, document: Any) -> str:
         unknown = next(key for key in value if key not in known)
         return f"{_join(path, unknown)}: unknown key{closest(unknown, known)}; allowed here: {', '.join(known)}"
     if rule == "required":
-        missing = next(key for key in allowed if key not in value)
-        return f"{_join(path, missing)}: this key is missing"
+        return missing_keys(path, [key for key in allowed if key not in value])
     if rule == "not":  # a key of another source or role
         entry = _at(document, error.absolute_path)
         kinds = " and ".join(f"{key} '{entry[key]}'" for key in ("source", "role") if key in entry)
@@ -53,6 +52,12 @@ def explain(error: ValidationError, document: Any) -> str:
     hint = f"; {schema['description']}" if "description" in schema else ""
     fault = f"{_fault(rule, value, allowed) or ' '.join(error.message.split())}{hint}"
     return f"{path}: {fault}" if path else fault
+
+
+def missing_keys(path: str, missing: Sequence[str]) -> str:
+    """Name the keys that one place lacks, in one line."""
+    first, *others = (_join(path, key) for key in missing)
+    return f"{first}: this key is missing" if not others else f"{', '.join([first, *others])}: these keys are missing"
 
 
 def _fault(rule: str, value: Any, allowed: Any) -> str | None:

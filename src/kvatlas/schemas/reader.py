@@ -17,7 +17,7 @@ from jsonschema.exceptions import ValidationError
 from kvatlas.errors import KvatlasError
 from kvatlas.files import read_json
 from kvatlas.paths import PACKAGE_FOLDER
-from kvatlas.schemas.messages import explain
+from kvatlas.schemas.messages import explain, key_path, missing_keys
 from kvatlas.schemas.values import check_values
 
 _MERGE_KEY = "<<"
@@ -121,8 +121,16 @@ def check(document: Any, schema: Mapping[str, Any]) -> None:
     """Check plain values against a JSON schema. Raises KvatlasError that explains the first mistake."""
     check_values(document)
     mistakes = sorted(_Validator(schema).iter_errors(document), key=_rank)
-    if mistakes:
-        raise KvatlasError(explain(mistakes[0], document))
+    if not mistakes:
+        return
+    first = mistakes[0]
+    if first.validator != "required":
+        raise KvatlasError(explain(first, document))
+    # Keys of one place that several rules want are missed together.
+    there = [each for each in mistakes if each.validator == "required" and each.absolute_path == first.absolute_path]
+    wanted = dict.fromkeys(key for each in there for key in each.validator_value)
+    missing = [key for key in wanted if key not in first.instance]
+    raise KvatlasError(missing_keys(key_path(first.absolute_path, document), missing))
 
 
 def load_schema(name: str) -> dict[str, Any]:

@@ -75,7 +75,8 @@ def test_the_example_in_the_comment_of_a_shipped_catalog_is_valid(tmp_path: Path
     ("entry", "message"),
     [
         (without(LM, "revision"), "m.revision: this key is missing"),
-        (without(LM, "license"), "m.license: this key is missing"),
+        (without(LM, "title", "role", "shape"), "m.title, m.role: these keys are missing"),
+        (without(LM, "id", "revision", "shape"), "m.id, m.revision, m.shape: these keys are missing"),
         (without(LM, "shape"), "m.shape: this key is missing"),
         (LM | {"revision": "main"}, "m.revision: 'main' is not valid; a revision is a full commit hash"),
         (
@@ -89,7 +90,7 @@ def test_the_example_in_the_comment_of_a_shipped_catalog_is_valid(tmp_path: Path
             LM | {"max_positions": 0},
             "m.max_positions: 0 is out of range, it must be at least 1; a whole number of at least 1",
         ),
-        (LM | {"shape": {"layers": 2}}, "m.shape.heads: this key is missing"),
+        (LM | {"shape": {"layers": 2}}, "m.shape.heads, m.shape.kv_heads, m.shape.head_dim: these keys are missing"),
         (WHEEL | {"version": 1.0}, "m.version: 1.0 is not a text; one exact version; quote it"),
         (WHEEL | {"member": "model.gguf"}, "a member folder ends with '/'; a .gguf file needs format: gguf"),
         (WHEEL | {"member": "../model/"}, "m.member: '../model/' is not valid; a path inside the wheel"),
@@ -115,7 +116,7 @@ def test_a_mistake_in_a_model_names_the_key_and_what_is_allowed(
     [
         (without(TEXT, "path"), "t.path: this key is missing"),
         (TEXT | {"split": "test"}, "t.split: this key has no meaning with source 'path'"),
-        (TEXT | {"source": "hub"}, "t.id: this key is missing"),
+        (TEXT | {"source": "hub"}, "t.id, t.revision, t.split, t.column, t.join: these keys are missing"),
     ],
 )
 def test_a_mistake_in_a_text_names_the_key(tmp_path: Path, entry: dict[str, Any], message: str) -> None:
