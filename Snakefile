@@ -27,3 +27,4 @@ rule all:
 
 
 include: "workflow/rules/publish.smk"
+include: "workflow/rules/atlas.smk"

@@ -60,6 +60,18 @@ def compare(args: Namespace) -> int:
     return 0 if compared["verdict"] == comparison.AGREE else 1
 
 
+def atlas(args: Namespace) -> None:
+    """Write the atlas of some reports, or of all finished ones. Raises KvatlasError when there is none."""
+    from kvatlas.analysis import atlas as reading
+    from kvatlas.reporting import atlas as page
+
+    folders = args.reports or sorted(path.parent for path in Path("reports").glob("*/results.json"))
+    if not folders:
+        raise KvatlasError("reports: no finished report; build one with snakemake")
+    for path in page.write([reading.read(folder) for folder in folders], args.output):
+        print(path)
+
+
 def docs(args: Namespace) -> None:
     """Write the pages of docs/ that are made: the configuration's keys, the tables of methods."""
     from kvatlas.reporting import docs as configuration_page

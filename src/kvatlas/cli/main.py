@@ -68,6 +68,11 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("--open", action="store_true", help="open the explorer in a browser")
     _with_config(report)
     _add_compare(command("compare", commands.compare, "Compare two reports: does one repeat the other?"))
+    atlas = command("atlas", commands.atlas, "Put all finished reports side by side: claims by model, bytes, ranks.")
+    atlas.add_argument(
+        "reports", type=Path, nargs="*", metavar="REPORT", help="report folders (default: all of reports/)"
+    )
+    atlas.add_argument("--output", type=Path, default=Path("reports"), help="where README.md goes (default: reports)")
     run.add_commands(commands_of)
     command("docs", commands.docs, "Write docs/configuration.md from the schema, and the tables of docs/methods.md.")
     text = "What the jobs of the workflow run; nobody calls these by hand."

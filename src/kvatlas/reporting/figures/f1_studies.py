@@ -97,7 +97,7 @@ def draw(results: Record, trials: Sequence[Record]) -> Figure:
     methods = sorted({str(p.row["method"]) for arms in shown.values() for p in arms}, key=labels.method_key)
     figure, grid = axes_grid(len(models), 1, 4.0 * len(models) + 0.06 * len(methods) + 0.5)
     for line, model in enumerate(models):
-        _draw_chart(grid[line][0], shown[model])
+        draw_chart(grid[line][0], shown[model])
         grid[line][0].set_title(labels.model_label(model), pad=13)
     marks = [
         Line2D([], [], color=SOFT, marker="o", linestyle="none", markersize=_SIZES[study], label=name)
@@ -110,7 +110,8 @@ def draw(results: Record, trials: Sequence[Record]) -> Figure:
     return figure
 
 
-def _draw_chart(axes: Axes, arms: Sequence[Point]) -> None:
+def draw_chart(axes: Axes, arms: Sequence[Point]) -> None:
+    """Draw the arms of one model, with the staircase of those that no other arm beats in both."""
     staircase = frontier([(point.share, point.kept) for point in arms], larger_is_better=True)
     axes.axhline(0, color=SOFT, linewidth=0.8)
     axes.axvline(1, color=SOFT, linewidth=0.8)
