@@ -171,6 +171,14 @@ ROWS = {
     "a seed added": Row(
         reconfigure(add_seed), lambda c: added_groups(["aware-256-2"], ["no_context-256-2"]) | after(c, "needle")
     ),
+    "a method removed": Row(
+        reconfigure(lambda config: config["studies"]["needle"]["modes"]["aware"]["methods"].remove("h2o")),
+        lambda c: verified("needle", NEEDLE_GROUPS) | after(c, "needle"),
+    ),
+    "a caption": Row(
+        lambda checkout: checkout.edit(f"{REPORTING}/figures/f1_pareto.py", "Needle recall (top)", "Recall (top)"),
+        lambda _: {"figure results/toy/figures/f1_pareto.json"} | pages(),
+    ),
     "the cache": Row(append("src/kvatlas/lm/cache.py"), every_model_cell),
     "the attention tap": Row(append("src/kvatlas/lm/attention.py"), every_model_cell),
 }
@@ -191,7 +199,46 @@ def added_groups(aware: list[str], no_context: list[str]) -> set[str]:
 def test_an_edit_reruns_exactly(name: str, edited: Checkout) -> None:
     row = ROWS[name]
     row.edit(edited)
-    assert set(edited.pending()) == row.jobs(edited)
+    pending = set(edited.pending())
+    assert pending == row.jobs(edited)
+    assert explained(edited) == files_of(pending)
+
+
+WHY = """
+import sys
+from kvatlas.grid import config
+from kvatlas.pipeline.workflow import Workflow
+from kvatlas.tracking import finished_run, staleness
+current = Workflow(config.load(sys.argv[1])).current
+for path in finished_run.files(current.grid):
+    if staleness.explain_rerun(current, path):
+        print(path)
+"""
+
+
+def explained(checkout: Checkout) -> set[str]:
+    """The files of the run that `kvatlas why` says would be made again, those that stand for a job each."""
+    (checkout.root / "why_all.py").write_text(WHY)
+    return files_of(f"why {path}" for path in checkout.run("why_all", checkout.configfile).stdout.split())
+
+
+def files_of(jobs: Iterable[str]) -> set[str]:
+    """The files in a list of jobs that stand for one: the first of its outputs; prefills are working files."""
+    named = {job.partition(" ")[2] for job in jobs if " " in job}
+    first = {"reports/toy/README.md", "reports/toy/results.json", "reports/toy/explorer.html"}
+    return {path for path in named if "/prefill/" not in path and (path.startswith("results/") or path in first)}
+
+
+def test_why_agrees_with_a_dry_run_where_a_seal_is_deleted(edited: Checkout) -> None:
+    (seal,) = (edited.root / f"results/toy/verified/online_lm/{MODEL}").glob("*.json")
+    kept = seal.read_bytes()
+    seal.unlink()
+    try:
+        pending = set(edited.pending())
+        assert f"verify {seal.relative_to(edited.root)}" in pending
+        assert explained(edited) == files_of(pending)
+    finally:
+        seal.write_bytes(kept)
 
 
 def test_touching_every_file_reruns_nothing(edited: Checkout) -> None:

@@ -11,7 +11,7 @@ from kvatlas.grid import config, unfold
 from kvatlas.paths import Paths
 from kvatlas.pipeline import plan
 from kvatlas.pipeline.workflow import Workflow
-from kvatlas.tracking import acceptance, staleness
+from kvatlas.tracking import acceptance, pruning, staleness
 
 
 def publish(args: Namespace) -> None:
@@ -91,6 +91,19 @@ def check(args: Namespace) -> None:
         print(f"{len(accepted)} cells accepted as made by the current code; now run: snakemake --touch --cores 1")
     count = staleness.check(current, current.grid.trial_cells())
     print(f"{count} cells are what the current code and configuration make")
+
+
+def prune(args: Namespace) -> None:
+    """List the files of a run that its configuration no longer has; `--yes` deletes them."""
+    left = pruning.left_over(unfold.grid(config.load(args.configfile)))
+    for path in left:
+        if args.yes:
+            pruning.remove(path)
+        print(f"deleted: {path}" if args.yes else path)
+    print(
+        f"{len(left)} files are of no cell of this configuration"
+        + ("" if args.yes or not left else "; --yes deletes them")
+    )
 
 
 def validate(args: Namespace) -> None:

@@ -114,8 +114,8 @@ def aggregate(args: Namespace) -> None:
     """Write the table of a study."""
     from kvatlas.pipeline.tables import write_table
 
-    _verify_code(args, dependencies.step_code("aggregate", args.study))
     config = json.loads(args.spec)
+    _verify_code(args, dependencies.step_code("aggregate", args.study, config))
     _require_cells(unfold.grid(config))
     write_table(config, args.study, args.output)
     checksums.record(args.output)
@@ -131,8 +131,8 @@ def results(args: Namespace) -> None:
     """Write the data of the report into the folder of the output."""
     from kvatlas.pipeline.results import write_results
 
-    _verify_code(args, dependencies.step_code("results"))
     config = json.loads(args.spec)
+    _verify_code(args, dependencies.step_code("results", config=config))
     grid = unfold.grid(config)
     _require_cells(grid)
     checksums.require(map(grid.paths.table, config["studies"]))

@@ -6,6 +6,8 @@ from kvatlas.grid.cells import Config, Grid
 from kvatlas.grid.studies import all_studies
 from kvatlas.grid.study import Spec, StudyContext
 
+# Keys of the configuration that change how a run is carried out, but nothing that it reports.
+_MACHINERY = ("keep_prefill", "threads", "track_versions", "publish", "highlights")
 _TABLE_KEYS = ("run", "models", "embedder", "device", "dtype", "portable", "methods")
 
 
@@ -31,6 +33,11 @@ def data_files(config: Config) -> dict[str, list[str]]:
         for name in records[study].data_files(study_config):
             files.setdefault(name, []).append(study)
     return files
+
+
+def results_part(config: Config) -> Spec:
+    """Return the configuration without what only says how a run is carried out."""
+    return {key: value for key, value in config.items() if key not in _MACHINERY}
 
 
 def study_pages(config: Config) -> dict[str, str]:

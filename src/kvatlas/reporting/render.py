@@ -43,6 +43,7 @@ QUESTION = (
     "A decoder keeps the keys and values of every token it has read. What does a model forget when this KV cache is shrunk, "
     "by evicting tokens, by merging them into centroids, or by storing them in fewer bits?"
 )
+NO_ROWS = "This run has no rows of this study."
 
 
 def write_pages(report_dir: Path | str) -> list[Path]:
@@ -68,8 +69,9 @@ def write_pages(report_dir: Path | str) -> list[Path]:
         "model-card.md": title | {"blocks": _blocks(results)},
     }
     texts = {page: templates.get_template(f"{page}.j2").render(contexts[page]) for page in PAGES}
-    for name in shown:
-        study = study_context(results, name) | {"section": render_section(templates, name, shown[name])}
+    for name in (name for name in all_studies() if name in results["studies"]):
+        section = render_section(templates, name, shown[name]) if name in shown else Markup(f"{NO_ROWS}\n")
+        study = study_context(results, name) | {"section": section}
         texts[all_studies()[name].page] = templates.get_template("study.md.j2").render(title | study)
     cards.validate(texts["README.md"], folder, rows=sum(counts.values()))
     for name, text in texts.items():

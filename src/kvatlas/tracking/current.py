@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from kvatlas.errors import KvatlasError
+from kvatlas.grid import unfold
 from kvatlas.grid.cells import EMBED, Cell, Grid
 from kvatlas.grid.sizes import Sizes
 from kvatlas.paths import model_file, text_file
@@ -57,7 +58,8 @@ class Current:
 
     def embed_explanation(self) -> Explanation:
         """Return what the fingerprint of the embeddings is made of."""
-        spec = {"kind": EMBED, "studies": self.grid.embedded_studies()}
+        studies = self.grid.embedded_studies()
+        spec = {"kind": EMBED, "studies": studies, "config": unfold.study_part(self.grid.config, *studies)}
         return dependencies.cell_code(spec, track_versions=self.track_versions)
 
     def _code(self, output: str) -> str:

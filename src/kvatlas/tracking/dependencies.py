@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from kvatlas.compression import methods
-from kvatlas.grid import policy_parameters
+from kvatlas.grid import policy_parameters, unfold
 from kvatlas.grid.cells import EMBED, PROMPTS
 from kvatlas.grid.studies import all_studies
 from kvatlas.lm import path_content
-from kvatlas.lm.catalog import model_titles
+from kvatlas.lm.catalog import load_models, model_titles
 from kvatlas.paths import (
     CLAIMS_FILE,
     MODELS_FILE,
@@ -28,7 +28,7 @@ from kvatlas.paths import (
     module_file,
     source_name,
 )
-from kvatlas.tracking.fingerprint import MODEL_PACKAGES, TABLE_PACKAGES, Explanation, explain
+from kvatlas.tracking.fingerprint import MODEL_PACKAGES, TABLE_PACKAGES, Explanation, combine, explain
 
 # Keys of a catalog entry that describe a model without changing a byte of it.
 _DESCRIPTIVE = ("title", "role", "max_positions", "shape", "upstream", "family")
@@ -95,7 +95,23 @@ def step_code(step: str, subject: str = "", config: Mapping[str, Any] | None = N
     """Explain the code of a step; `subject` is its study or figure, `config` the configuration of the run."""
     made_of = STEPS[step](subject)
     notes = shown_names(config or {}) if made_of.shows_names else {}
+    if config is not None and step == "aggregate":
+        notes |= configuration(unfold.study_part(config, subject))
+    if config is not None and step == "results":
+        notes |= configuration(unfold.results_part(config)) | {"families of models": _families()}
     return explain(made_of.modules, made_of.data, made_of.packages, notes=notes)
+
+
+def configuration(part: Mapping[str, Any]) -> dict[str, str]:
+    """Return the note that stands for a part of a configuration."""
+    return {"configuration": combine({"part": json.dumps(part, sort_keys=True)})}
+
+
+def _families() -> str:
+    """What the comparison with published numbers reads of the catalog."""
+    catalog = load_models(MODELS_FILE) if Path(MODELS_FILE).is_file() else {}
+    related = {name: [entry["family"], entry.get("shape")] for name, entry in catalog.items() if "family" in entry}
+    return combine({"families": json.dumps(related, sort_keys=True)})
 
 
 def shown_names(config: Mapping[str, Any]) -> dict[str, str]:
@@ -143,7 +159,8 @@ def cell_step(spec: Mapping[str, Any]) -> Step:
 def cell_code(spec: Mapping[str, Any], *, track_versions: bool = True) -> Explanation:
     """Explain the code of a cell; the versions of packages count where they are tracked."""
     step = cell_step(spec)
-    return explain(step.modules, packages=step.packages if track_versions else ())
+    notes = configuration(spec["config"]) if "config" in spec else {}
+    return explain(step.modules, packages=step.packages if track_versions else (), notes=notes)
 
 
 def fetch_code(kind: str, entry: Mapping[str, Any]) -> Explanation:

@@ -142,7 +142,23 @@ def _job_reasons(current: Current, job: Job, path: str) -> list[str]:
             lines.append(f"{named}it does not exist")
         elif finished_run.is_spoiled(output):
             lines.append(f"{named}{_NOT_AS_WRITTEN}")
+    if not lines and path in current.grid.verified():
+        lines += _group_changes(current, path)
     return lines + changes_since(job.outputs[0], job.code(current))
+
+
+def _group_changes(current: Current, path: str) -> list[str]:
+    """Which cells joined or left a group since it was verified."""
+    before = set(read_json(path)["cells"])
+    now = {
+        cell.output
+        for key in current.grid.groups()
+        if current.grid.paths.verified(*key) == path
+        for cell in current.grid.group(*key)
+    }
+    return [f"configuration: the group has no cell {cell} any more" for cell in sorted(before - now)] + [
+        f"configuration: the group has a new cell {cell}" for cell in sorted(now - before)
+    ]
 
 
 def _upstream_jobs(jobs: Sequence[Job], job: Job) -> list[Job]:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from transformers import AutoTokenizer
 
 from kvatlas.lm import sources, texts, wheels
-from kvatlas.lm.sources import fetch_model
+from kvatlas.lm.sources import PROVENANCE, fetch_model
 from tests.support.fetching import (
     Entry,
     failure,
@@ -70,6 +70,18 @@ def test_a_folder_that_was_fetched_is_looked_at_again(path_entry: Entry, tmp_pat
     provenance["files"]["processor_config.json"] = sha256(b'{"auto_map": {}}')
     (tmp_path / "tiny" / "provenance.json").write_text(json.dumps(provenance))
     assert "has `auto_map`" in failure(lambda: fetch_model("tiny", path_entry, tmp_path / "tiny"))
+
+
+def test_a_fetched_model_outlives_the_deletion_of_its_output(path_entry: Entry, tmp_path: Path) -> None:
+    """`snakemake --delete-all-output` deletes the file that stands for a model; nothing is fetched again for it."""
+    target = tmp_path / "out"
+    fetch_model("tiny", path_entry, target)
+    provenance = (target / PROVENANCE).read_bytes()
+    weights = (target / "model.safetensors").lstat().st_mtime_ns
+    (target / PROVENANCE).unlink()
+    fetch_model("tiny", path_entry, target)
+    assert (target / PROVENANCE).read_bytes() == provenance
+    assert (target / "model.safetensors").lstat().st_mtime_ns == weights
 
 
 def test_fetching_a_path_never_writes_into_it(path_entry: Entry, tmp_path: Path) -> None:

@@ -215,6 +215,14 @@ def test_a_run_without_the_needle_study_still_has_its_pages(tmp_path: Path) -> N
     assert "no trials with generated text" in (tmp_path / "samples.md").read_text()
 
 
+def test_a_study_without_rows_has_a_page_that_says_so(tmp_path: Path) -> None:
+    results = copy.deepcopy(RESULTS)
+    results["studies"]["online_lm"] = {"rows": []}
+    write_report(tmp_path, results)
+    assert tmp_path / "online-lm.md" in render.write_pages(tmp_path)
+    assert render.NO_ROWS in (tmp_path / "online-lm.md").read_text()
+
+
 @pytest.mark.parametrize("section", ["by_depth", "contrasts", "retention", "gates", "noise_floor", "grid"])
 def test_a_missing_section_leaves_the_rest_of_the_page(tmp_path: Path, section: str) -> None:
     results = copy.deepcopy(RESULTS)
