@@ -209,6 +209,9 @@ def test_a_report_that_is_not_one_is_refused(tmp_path: Path) -> None:
     (card / "README.md").write_text(text.replace("apache-2.0", "nonsense"))
     with pytest.raises(KvatlasError, match="license 'nonsense'"):
         collect(card)
+    (card / "README.md").write_bytes(b"---\n\xff")
+    with pytest.raises(KvatlasError, match=r"README\.md: not UTF-8"):
+        collect(card)
     rows = write_report(tmp_path / "rows")
     write_parquet(TRIALS * 50, rows / "trials.parquet")
     with pytest.raises(KvatlasError, match="size_categories must be 1K<n<10K"):
