@@ -70,6 +70,12 @@ def system_reason(error: BaseException) -> str | None:
     return _REASONS.get(_system_number(error))
 
 
+def half_a_character(path: Path | str, error: UnicodeEncodeError) -> str:
+    """Say which half of a surrogate pair keeps a file from being written."""
+    code = ord(error.object[error.start])
+    return f"{path}: a text in it has half a character (U+{code:04X}), which no file can hold"
+
+
 def _system_number(error: BaseException) -> int:
     """The number of a system's error, 0 for others; safetensors reports it only as text."""
     number = getattr(error, "errno", None)

@@ -67,5 +67,4 @@ def _start(report: Path, hub: DatasetHub) -> subprocess.Popen[bytes]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     login = {"HF_HOME": str(report.parent / "hf"), "HF_HUB_DISABLE_XET": "1", "HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}
     command = [sys.executable, "-m", "kvatlas.cli", "publish", "--folder", str(report), "--repo-id", REPO]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(command, cwd=ROOT, env=kept | login, **quiet)
+    return subprocess.Popen(command, cwd=ROOT, env=kept | login, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,17 @@ class Workflow:
             os.replace(path, aside)
             what = "corrupt, or edited after it was written"
             print(f"kvatlas: {path}: {what}; it is in {aside} now, and a run makes it again", file=sys.stderr)
+
+    def bring_to_the_present(self) -> None:
+        """Let files that the clock puts into the future count as written now: their checksums say that they are whole."""
+        late = finished_run.of_the_future(self.grid, time.time())
+        for path in late:
+            os.utime(path)
+        if late:
+            print(
+                f"kvatlas: {len(late)} files were of the future, as {late[0]}; they count as written now",
+                file=sys.stderr,
+            )
 
 
 def _spec_text(spec: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from kvatlas.analysis.trials import write_parquet
 from kvatlas.errors import KvatlasError
 from kvatlas.reporting.hub import cards
 from kvatlas.reporting.hub.publishing import collect, describe, strays
+from tests.faults.publish_kills import kill_publishing
 from tests.support import synthetic
 from tests.support.dataset_hub import TOKEN, DatasetHub, Repository
 from tests.support.places import ROOT
@@ -181,6 +182,13 @@ def test_a_server_error_half_way_commits_nothing_and_the_same_command_goes_on(
     assert publisher.publish().returncode == 0
     assert set(hub.repositories[REPO].tree) == PUBLISHED | {".gitattributes"}
     assert len(hub.uploaded) == 1  # the large file was there already
+
+
+def test_a_kill_at_any_moment_publishes_all_or_nothing(tmp_path: Path) -> None:
+    report = write_report(tmp_path / "report")
+    for name in strays(report):
+        (report / name).unlink()
+    assert kill_publishing(report, 2) == []
 
 
 def test_without_a_network_the_endpoint_is_named(hub: DatasetHub, publisher: Publisher) -> None:
