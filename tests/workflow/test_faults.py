@@ -219,8 +219,9 @@ def test_another_configuration_is_not_accepted_as_an_edit_of_the_code(edited: Ch
 
 def test_two_runs_at_once_on_an_odd_path_do_not_meet(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / surroundings.ODD_NAME / "repo")
-    checkout.configure(small_config())
+    checkout.configure(small_config() | {"title": "{config} {input[0]!r} {{ 7 * 7 }} $(exit 1) `exit 1` '\"; exit 1 #"})
     assert surroundings.two_runs(checkout, [CELL]) == []
+    assert "results reports/toy/results.json" in checkout.pending()
 
 
 def test_kills_at_random_moments_change_nothing(small: Checkout) -> None:

@@ -22,6 +22,7 @@ from kvatlas.grid.studies import all_studies, trial_kinds
 from kvatlas.grid.study import device_keys
 from kvatlas.lm.catalog import load_models, load_texts
 from kvatlas.paths import MODELS_FILE, TEXTS_FILE, model_file
+from kvatlas.terminal import visible
 from kvatlas.tracking import dependencies, finished_run
 from kvatlas.tracking.current import Current
 from kvatlas.tracking.fingerprint import combine
@@ -52,8 +53,12 @@ class Workflow:
 
     @staticmethod
     def require_folder(root: Path | str) -> None:
-        """Leave with one line on stderr where Snakemake runs in another folder than that of the Snakefile."""
+        """Leave with one line on stderr where Snakemake runs in another folder than the Snakefile's, or in an odd one."""
         home = Path(root).resolve()
+        if set(str(home)) & set("{}"):
+            sys.exit(
+                f"kvatlas: error: {visible(str(home))}: Snakemake takes braces in a path for wildcards; rename the folder"
+            )
         if home != Path.cwd():
             sys.exit(f"kvatlas: error: paths are relative to the Snakefile: run snakemake in {home}, without -s or -d")
 

@@ -7,17 +7,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from kvatlas.analysis.trials import write_parquet
+from kvatlas.cli.main import main
 from kvatlas.errors import KvatlasError
 from kvatlas.reporting.hub import cards
 from kvatlas.reporting.hub.publishing import collect, describe, strays
 from tests.faults.publish_kills import kill_publishing
-from tests.support import synthetic
+from tests.support import hostile_strings, synthetic
 from tests.support.dataset_hub import TOKEN, DatasetHub, Repository
 from tests.support.places import ROOT
 
@@ -270,6 +272,23 @@ def test_strays_are_never_published(tmp_path: Path) -> None:
     found = strays(report)
     assert {"id_rsa", ".env", "notes.parquet", "figures/other.png", "more", "more/results.json"} <= set(found)
     assert not PUBLISHED & set(found)
+
+
+def test_hostile_names_of_files_are_one_visible_line_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = write_report(tmp_path / "report")
+    taken = set()
+    for name in (*hostile_strings.SHORT, *hostile_strings.HALF_CHARACTERS):
+        with suppress(OSError, ValueError):  # names that the file system does not take
+            (report / "figures" / name.replace("/", "|")).write_text("not of this report")
+            taken.add(name)
+    assert len(taken) > 200
+    monkeypatch.chdir(ROOT)
+    assert main(["publish", "--dry-run", "--folder", str(report), "--repo-id", REPO]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if line.startswith("left out, no file of a report: figures/")]) >= 200
+    assert all("".join(line.split()).isprintable() for line in lines)
 
 
 def test_a_file_too_large_for_a_report_is_refused_with_its_size(tmp_path: Path) -> None:
