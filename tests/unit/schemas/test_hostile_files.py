@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from kvatlas.analysis import trials
 from kvatlas.analysis.claims import claim_file
-from kvatlas.analysis.studies import needle
 from kvatlas.errors import KvatlasError
 from kvatlas.experiments import cell_file
 from kvatlas.grid import config, unfold
 from kvatlas.lm import catalog
+from kvatlas.pipeline import tables
 from kvatlas.reporting.hub import cards
 from kvatlas.terminal import visible
 from tests.support import hostile_strings, synthetic
@@ -121,7 +121,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_yaml(path: Path, value: Any) -> None:
-    text = yaml.safe_dump(value, allow_unicode=True, sort_keys=False)
+    text = yaml.dump(value, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), allow_unicode=True, sort_keys=False)
     path.write_text(text, encoding="utf-8", errors="replace")
 
 
@@ -150,7 +150,7 @@ def read_and_aggregate(paths: list[Path]) -> None:
     """What a run does with its cells."""
     for path in paths:
         cell_file.read_header(path)
-    needle.aggregate(trials.load(paths), {})
+    tables.aggregate("needle", trials.load(paths), {})
 
 
 @FUZZ
