@@ -84,7 +84,7 @@ def test_a_changed_byte_is_seen_though_its_time_was_kept(finished: Checkout) -> 
 
 
 def test_a_clock_that_jumps_back_changes_nothing(finished: Checkout) -> None:
-    assert surroundings.clock_back(finished) == []
+    assert surroundings.clock_back(finished, all_of_it=False) == []
 
 
 def test_why_names_the_loss_of_every_kind_and_of_nothing_else(finished: Checkout) -> None:
