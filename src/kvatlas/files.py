@@ -9,8 +9,9 @@ import errno
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +19,68 @@ import xxhash
 
 from kvatlas.errors import KvatlasError
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REASONS = {
+    **dict.fromkeys(_FULL, "no space left on the disk; free some and run the same command again"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "no right to it; run as the user whose it is, or change its rights"),
+    errno.EROFS: "the file system is read-only; run the same command in a folder that can be written",
+    errno.EFBIG: "larger than a file may be here; raise the limit (ulimit -f) and run the same command again",
+    errno.ENAMETOOLONG: "the name is too long for this file system; use shorter names or another folder",
+    **dict.fromkeys(
+        (errno.EISDIR, errno.ENOTDIR, errno.EEXIST),
+        "a file is where a folder must be, or a folder where a file must be; move it away",
+    ),
+}
+
 
 @contextmanager
 def atomic_path(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path beside `path` and rename it to `path` when the block ends without an error.
 
-    Raises KvatlasError when the disk is full; the temporary file is removed on every error.
+    Raises KvatlasError when the disk is full or the file may not be written; the temporary file is removed on every error.
     """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         yield part
         os.replace(part, target)
+    except UnicodeEncodeError as error:
+        code = ord(error.object[error.start])
+        raise KvatlasError(
+            f"{target}: a text in it has half a character (U+{code:04X}), which no file can hold"
+        ) from error
     except Exception as error:
-        if is_disk_full(error):
-            raise KvatlasError(
-                f"{target}: no space left on the disk; free some and run the same command again"
-            ) from error
-        raise
+        reason = system_reason(error)
+        if reason is None:
+            raise
+        raise KvatlasError(f"{target}: {reason}") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether an error means that the disk is full; safetensors reports the system's error only as text."""
-    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "(os error 28)" in str(error)
+    """Return whether an error means that the disk is full."""
+    return _system_number(error) in _FULL
+
+
+def system_reason(error: BaseException) -> str | None:
+    """Say in words for a user why the system refused a file, and the way out; None for any other error."""
+    return _REASONS.get(_system_number(error))
+
+
+def half_a_character(path: Path | str, error: UnicodeEncodeError) -> str:
+    """Say which half of a surrogate pair keeps a file from being written."""
+    code = ord(error.object[error.start])
+    return f"{path}: a text in it has half a character (U+{code:04X}), which no file can hold"
+
+
+def _system_number(error: BaseException) -> int:
+    """The number of a system's error, 0 for others; safetensors reports it only as text."""
+    number = getattr(error, "errno", None)
+    said = re.search(r"\(os error (\d+)\)", str(error)) if number is None else None
+    return int(said[1]) if said else number if isinstance(number, int) else 0
 
 
 def write_text(path: Path | str, text: str) -> None:
@@ -100,8 +137,14 @@ def read_json(path: Path | str) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise KvatlasError(f"{path}: no such file; build it with snakemake") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except (ValueError, RecursionError) as error:
         raise KvatlasError(f"{path}: not valid JSON ({error}); delete it and run the same command again") from error
+
+
+def _unreadable(path: Path | str, error: OSError) -> KvatlasError:
+    return KvatlasError(f"{path}: {system_reason(error) or f'cannot be read ({error.strerror})'}")
 
 
 def write_jsonl(path: Path | str, rows: Iterable[Any]) -> None:
@@ -124,7 +167,9 @@ def read_jsonl(path: Path | str) -> list[Any]:
                 rows.append(json.loads(line))
     except FileNotFoundError as error:
         raise KvatlasError(f"{path}: no such file; build it with snakemake") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except (ValueError, RecursionError) as error:
         raise KvatlasError(
             f"{path}:{len(rows) + 1}: not valid JSON; delete the file and run the same command again"
         ) from error

@@ -1,9 +1,9 @@
 """Kill a run at random moments, again and again, and compare what it ends with: `python -m tests.faults.random_kills`.
 
 A run is started, something of it is killed at a random moment (a cell; Snakemake itself, whose cell goes on; everything
-at once, as when the power fails; or an interrupt from the keyboard), and the same command continues. Each run that
-comes to its end must have the results of an undisturbed run; then the next one starts from nothing, until all kills
-are spent.
+at once, as when the power fails; the fork server; one of the jobs that follow the cells; or an interrupt from the
+keyboard), and the same command continues. Each run that comes to its end must have the results of an undisturbed run;
+then the next one starts from nothing, or from the cells, until all kills are spent.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support import killing
 from tests.support.checkout import Checkout, forget, make_checkout, make_real_run
 
-MANNERS = ("cell", "snakemake", "everything", "interrupt")
+JOBS = ("verify", "aggregate", "results", "figure", "pages", "explorer")
+MANNERS = ("cell", "snakemake", "everything", "interrupt", "fork server", *JOBS)
 COMPARED = ("results.json", "trials.parquet")
 
 
@@ -34,12 +36,13 @@ class Campaign:
     """Kills at random moments of runs of one checkout.
 
     Args:
-        targets: what is built. seconds_per_cell: makes the cells of stand-ins last.
+        targets: what is built. manners: what is killed. seconds_per_cell: makes the cells of stand-ins last.
     """
 
     checkout: Checkout
     seed: int
     targets: tuple[str, ...] = ()
+    manners: tuple[str, ...] = MANNERS
     seconds_per_cell: float = 0.0
     kills: Counter[str] = field(default_factory=Counter)
     finished: int = 0
@@ -56,7 +59,7 @@ class Campaign:
         """Spend the kills, then let the last run come to its end."""
         forget(self.checkout)
         while sum(self.kills.values()) < n_kills:
-            manner = self.random.choice(MANNERS)
+            manner = self.random.choice(self.manners)
             # A fifth of a run at most: work adds up over the kills, so that late moments are met as well.
             moment = self.random.uniform(0.03, 0.2) * self.duration
             if self._killed(manner, moment):
@@ -64,16 +67,20 @@ class Campaign:
                 say(kill=sum(self.kills.values()), manner=manner, after=round(moment, 1))
             else:
                 self._compare()
-                forget(self.checkout)
+                forget(self.checkout) if self.random.random() < 0.5 else self._forget_report()
         self._build()
         self._compare()
+
+    def _forget_report(self) -> None:
+        """Keep the cells, so that the jobs after them are met more often."""
+        for folder in ("reports", "results/*/tables", "results/*/verified", "results/*/figures"):
+            for path in self.checkout.root.glob(folder):
+                shutil.rmtree(path)
 
     def _killed(self, manner: str, moment: float) -> bool:
         """Start or continue the run and kill it at `moment` (seconds); False when it ended before."""
         with killing.background_run(self.checkout, *self.targets, seconds_per_cell=self.seconds_per_cell) as process:
-            try:
-                process.wait(timeout=moment)
-            except subprocess.TimeoutExpired:
+            if self._comes(manner, moment, process):
                 self._strike(manner, process)
             else:
                 if process.returncode:
@@ -85,8 +92,25 @@ class Campaign:
         self._unlock()
         return True
 
+    def _comes(self, manner: str, moment: float, process: subprocess.Popen[str]) -> bool:
+        """Wait for the moment, or for a job of the kind that is to be killed; False when the run ends before."""
+        if manner not in JOBS:
+            self._wait(process, moment)
+            return process.poll() is None
+        while process.poll() is None:
+            if killing.commands(self.checkout, manner):
+                # Most of its second is imports; what it writes comes at its end.
+                time.sleep(self.random.uniform(0, 1.5))
+                return process.poll() is None
+            time.sleep(0.02)
+        return False
+
     def _strike(self, manner: str, process: subprocess.Popen[str]) -> None:
-        if manner == "cell":
+        if manner in JOBS:
+            killing.kill(killing.commands(self.checkout, manner) or [process.pid])
+        elif manner == "fork server":
+            killing.kill(killing.fork_servers(self.checkout) or [process.pid])
+        elif manner == "cell":
             cells = killing.cells(self.checkout)
             # Between two cells there is none; then it is the workflow that is hit.
             killing.kill([self.random.choice(cells)] if cells else [process.pid])

@@ -7,6 +7,7 @@ under TYPE_CHECKING), so that edits rerun what they must.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -57,6 +58,16 @@ TOY: dict[str, Any] = {
         },
     },
 }
+
+
+def small_config() -> dict[str, Any]:
+    """The toy configuration with three arms of one study on one group, and a question without its context."""
+    config = copy.deepcopy(TOY)
+    needle = config["studies"]["needle"]
+    needle["seeds"] = 1
+    needle["modes"]["aware"] = {"methods": ["random", "h2o"], "budgets": ["4x"]}
+    config["studies"] = {"needle": needle}
+    return config
 
 
 @dataclass

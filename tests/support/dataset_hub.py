@@ -38,13 +38,19 @@ class Repository:
 
 
 class DatasetHub:
-    """A Hub with dataset repositories; `uploaded` lists large files sent, `failing` maps parts of paths to errors."""
+    """A Hub with dataset repositories.
+
+    `uploaded` lists large files sent, `failing` maps parts of paths to errors, `odd` maps them to whole answers: status,
+    headers, body. `logins` lists what came as a login.
+    """
 
     def __init__(self) -> None:
         self.repositories: dict[str, Repository] = {}
         self.large: dict[str, bytes] = {}
         self.uploaded: list[str] = []
         self.failing: dict[str, int] = {}
+        self.odd: dict[str, tuple[int, dict[str, str], bytes]] = {}
+        self.logins: set[str] = set()
         self.requests: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"hub": self}))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -71,6 +77,7 @@ class RefusedError(Exception):
 class _Handler(BaseHTTPRequestHandler):
     hub: DatasetHub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def do_HEAD(self) -> None:
         self._answer("HEAD")
@@ -88,6 +95,11 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.hub.requests.append(f"{method} {path}")
+        self.hub.logins.add(self.headers.get("Authorization", ""))
+        for part, (status, headers, data) in self.hub.odd.items():
+            if part in path:
+                self._send(status, data, headers)
+                return
         try:
             for part, status in self.hub.failing.items():
                 if part in path:

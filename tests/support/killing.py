@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.support.checkout import Checkout
 
 PATIENCE = 120.0
+FORK_SERVER = "kvatlas.pipeline.fork_server"
 
 
 @contextmanager
@@ -57,7 +58,17 @@ def processes(checkout: Checkout) -> list[int]:
 
 def cells(checkout: Checkout) -> list[int]:
     """The processes that run a cell: `kvatlas job cell`, not the shell around it."""
-    return [pid for pid in processes(checkout) if _is_cell(words(Path(f"/proc/{pid}")))]
+    return commands(checkout, "cell")
+
+
+def commands(checkout: Checkout, name: str) -> list[int]:
+    """The processes that run a command, e.g. `kvatlas job results`, not the shell around it."""
+    return [pid for pid in processes(checkout) if _is_command(words(Path(f"/proc/{pid}")), name)]
+
+
+def fork_servers(checkout: Checkout) -> list[int]:
+    """The processes that keep torch for the cells, forks of theirs among them."""
+    return [pid for pid in processes(checkout) if FORK_SERVER in words(Path(f"/proc/{pid}"))]
 
 
 def wait_for(what: Callable[[], list[int]], process: subprocess.Popen[str]) -> list[int]:
@@ -94,8 +105,8 @@ def is_locked(checkout: Checkout) -> bool:
     return any((checkout.root / ".snakemake/locks").glob("*"))
 
 
-def _is_cell(command: list[str]) -> bool:
-    return "cell" in command[2:4] and any(word.endswith("kvatlas") for word in command[:2])
+def _is_command(command: list[str], name: str) -> bool:
+    return name in command[2:4] and any(word.endswith("kvatlas") for word in command[:2])
 
 
 def _folder_of(entry: Path) -> str | None:

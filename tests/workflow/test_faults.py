@@ -14,8 +14,9 @@ import pytest
 
 from kvatlas.errors import KvatlasError
 from kvatlas.files import write_text
-from tests.faults.random_kills import Campaign
-from tests.support.checkout import TOY, Checkout, make_checkout
+from tests.faults import surroundings
+from tests.faults.random_kills import MANNERS, Campaign
+from tests.support.checkout import TOY, Checkout, make_checkout, small_config
 from tests.support.killing import background_run, cells, is_locked, kill, kill_all, wait_for
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="finds processes through /proc")
@@ -30,13 +31,8 @@ LONG = 60.0
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """A finished run of three arms and a question without its context, up to its results."""
-    config = copy.deepcopy(TOY)
-    needle = config["studies"]["needle"]
-    needle["seeds"] = 1
-    needle["modes"]["aware"] = {"methods": ["random", "h2o"], "budgets": ["4x"]}
-    config["studies"] = {"needle": needle}
     checkout = make_checkout(tmp_path_factory.mktemp("faults") / "repo")
-    checkout.configure(config)
+    checkout.configure(small_config())
     checkout.snakemake(*TARGETS)
     return checkout
 
@@ -221,8 +217,15 @@ def test_another_configuration_is_not_accepted_as_an_edit_of_the_code(edited: Ch
     assert done.returncode == 2
 
 
+def test_two_runs_at_once_on_an_odd_path_do_not_meet(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / surroundings.ODD_NAME / "repo")
+    checkout.configure(small_config() | {"title": "{config} {input[0]!r} {{ 7 * 7 }} $(exit 1) `exit 1` '\"; exit 1 #"})
+    assert surroundings.two_runs(checkout, [CELL]) == []
+    assert "results reports/toy/results.json" in checkout.pending()
+
+
 def test_kills_at_random_moments_change_nothing(small: Checkout) -> None:
-    campaign = Campaign(small, seed=3, targets=TARGETS, seconds_per_cell=0.5)
+    campaign = Campaign(small, seed=3, targets=TARGETS, manners=MANNERS[:4], seconds_per_cell=0.5)
     campaign.run(3)
     assert sum(campaign.kills.values()) == 3
     assert campaign.identical == campaign.finished >= 1

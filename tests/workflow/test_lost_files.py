@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import surroundings
 from tests.support import run_files
 from tests.support.checkout import Checkout, make_checkout
 from tests.support.places import ROOT
@@ -80,6 +81,10 @@ def test_a_changed_byte_is_seen_though_its_time_was_kept(finished: Checkout) -> 
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert "corrupt, or edited after it was written" in finished.snakemake().stderr
     assert run_files.contents(finished) == before
+
+
+def test_a_clock_that_jumps_back_changes_nothing(finished: Checkout) -> None:
+    assert surroundings.clock_back(finished, all_of_it=False) == []
 
 
 def test_why_names_the_loss_of_every_kind_and_of_nothing_else(finished: Checkout) -> None:

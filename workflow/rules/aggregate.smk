@@ -84,7 +84,8 @@ rule results:
     resources:
         mem_mb=2000,
     params:
-        spec=FLOW.results_spec(),
+        # A function, because a text may hold braces, which are wildcards in a string.
+        spec=lambda wildcards: FLOW.results_spec(),
         code=FLOW.step_code("results"),
     shell:
         "kvatlas job results --spec {params.spec:q} --code {params.code} --output {output.results} > {log} 2>&1"
@@ -101,6 +102,6 @@ rule check:
     resources:
         mem_mb=500,
     params:
-        configfile=workflow.configfiles[-1],
+        configfile=lambda wildcards: workflow.configfiles[-1],
     shell:
         "kvatlas check --configfile {params.configfile:q} > {log} 2>&1"

@@ -46,6 +46,7 @@ wildcard_constraints:
 # What was damaged is there, and may have kept its time; what is missing Snakemake makes again.
 if workflow.is_main_process:
     FLOW.set_damaged_aside()
+    FLOW.bring_to_the_present()
 
 
 # Cells of a local run without a GPU are forks of one process that has imported torch.

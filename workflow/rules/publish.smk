@@ -9,7 +9,7 @@ rule publish:
         "../../environment.yml"
     params:
         folder=lambda wildcards: REPORT,
-        configfile=workflow.configfiles[-1],
+        configfile=lambda wildcards: workflow.configfiles[-1],
         repo_id=config.get("publish", {}).get("repo_id", ""),
         private="--private" if config.get("publish", {}).get("private") else "",
     shell:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from kvatlas.errors import KvatlasError
 from kvatlas.experiments import cell_file
-from kvatlas.files import atomic_path, read_jsonl
+from kvatlas.files import atomic_path, half_a_character, read_jsonl
 
 SCHEMA: pa.Schema = pa.schema(
     [
@@ -73,6 +73,8 @@ def write_parquet(trials: Sequence[Mapping[str, Any]], path: Path | str) -> None
         raise KvatlasError(
             f"{path}: a trial has a value of the wrong type ({error}); delete its cell and run again"
         ) from error
+    except UnicodeEncodeError as error:
+        raise KvatlasError(half_a_character(path, error)) from error
     with atomic_path(path) as part:
         pq.write_table(table, part, compression="zstd")
 
@@ -95,6 +97,7 @@ def _trials_of(path: Path) -> list[Trial]:
     cell = cell_file.read(path)
     for line, row in enumerate(cell.trials, start=2):
         _check_trial(row, cell.spec, f"{path}:{line}")
+    _check_types(cell.trials, path)
     return [{"embed_cosine": None, **row, "cell": path.as_posix()} for row in cell.trials]
 
 
@@ -113,6 +116,17 @@ def _check_trial(row: Any, spec: Mapping[str, Any], where: str) -> None:
                 f"{where}: a trial of {key} {row[key]!r} in a cell of {spec[key]!r}; "
                 "delete the cell and run the same command again"
             )
+
+
+def _check_types(rows: Sequence[Trial], path: Path) -> None:
+    """Refuse a value that its column cannot hold, before it is counted."""
+    for column in SCHEMA:
+        try:
+            pa.array([row.get(column.name) for row in rows], type=column.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
+            raise KvatlasError(
+                f"{path}: {column.name} of a trial is no {column.type}; delete the cell and run the same command again"
+            ) from error
 
 
 def _refuse_duplicates(trials: Sequence[Trial]) -> None:

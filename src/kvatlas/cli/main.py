@@ -12,6 +12,7 @@ from typing import Any
 from kvatlas import terminal
 from kvatlas.cli import commands, jobs, look, run
 from kvatlas.errors import KvatlasError
+from kvatlas.files import system_reason
 from kvatlas.grid.config import DEFAULT_FILE
 from kvatlas.pipeline import fork_server
 
@@ -28,6 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return args.handler(args) or 0
         except KvatlasError as error:
             print(f"kvatlas: error: {error}", file=sys.stderr)
+            return USER_ERROR
+        except OSError as error:
+            reason = system_reason(error)
+            if reason is None or error.filename is None:
+                raise
+            print(f"kvatlas: error: {terminal.one_line(f'{error.filename}: {reason}')}", file=sys.stderr)
             return USER_ERROR
 
 

@@ -91,13 +91,14 @@ def read_header(path: Path | str) -> Header:
             first = json.loads(stream.readline())
     except FileNotFoundError as error:
         raise KvatlasError(f"{path}: no such cell; build it with snakemake") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise KvatlasError(f"{path}: broken cell; delete it and run the same command again") from error
     return _header(path, first)
 
 
 def _header(path: Path | str, first: Any) -> Header:
-    if not isinstance(first, dict) or not isinstance(first.get("cell"), dict) or "fingerprint" not in first:
+    is_header = isinstance(first, dict) and isinstance(first.get("cell"), dict)
+    if not (is_header and isinstance(first.get("fingerprint"), str)):
         raise KvatlasError(
             f"{path}: its first line is not a cell header; delete the cell and run the same command again"
         )

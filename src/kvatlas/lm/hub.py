@@ -13,6 +13,7 @@ from typing import Any
 
 from kvatlas.errors import KvatlasError
 from kvatlas.lm.folders import MODEL_FILES
+from kvatlas.lm.hub_answers import NOT_THE_HUBS, is_misread, read_login, root_cause
 
 # Second copies of the weights that some repositories carry.
 _DUPLICATES = ["consolidated*", "original/*", "onnx/*", "openvino/*"]
@@ -61,23 +62,38 @@ def download_rows(label: str, entry: Mapping[str, Any]) -> list[str]:
 @contextmanager
 def hub_errors(label: str, what: str) -> Iterator[None]:
     """Turn the Hub's errors in the block into a KvatlasError that starts with `label` and names `what`."""
+    read_login(label)
+    try:
+        yield
+    except KvatlasError:
+        raise
+    except Exception as error:
+        message = _explain(root_cause(error), label, what)
+        if message is None:
+            raise
+        raise KvatlasError(message) from error
+
+
+def _explain(error: Exception, label: str, what: str) -> str | None:
+    """The whole line for an error; None where it is no fault of the Hub or the network."""
     import httpx2
     from huggingface_hub import errors
 
-    try:
-        yield
-    except errors.GatedRepoError as error:
-        raise KvatlasError(
-            f"{label}: {what} is gated; accept its terms on its page and log in with `hf auth login`"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise KvatlasError(f"{label}.id: the Hub has no {what}, or it is private and you are not logged in") from error
-    except errors.RevisionNotFoundError as error:
-        raise KvatlasError(f"{label}.revision: {what} has no such commit on the Hub") from error
-    except errors.HfHubHTTPError as error:
-        raise KvatlasError(f"{label}: the Hub failed for {what}: {_first_line(error)}; try again later") from error
-    except (errors.LocalEntryNotFoundError, ConnectionError, httpx2.HTTPError) as error:
-        raise KvatlasError(f"{label}: {what} is not on this machine and {_offline_reason(error)}") from error
+    # The first kind that fits counts: a gated repository is one that is not found, and all three are failures of the Hub.
+    refusals: dict[type[Exception], str] = {
+        errors.GatedRepoError: f": {what} is gated; accept its terms on its page and log in with `hf auth login`",
+        errors.RepositoryNotFoundError: f".id: the Hub has no {what}, or it is private and you are not logged in",
+        errors.RevisionNotFoundError: f".revision: {what} has no such commit on the Hub",
+        errors.HfHubHTTPError: f": the Hub failed for {what}: {_first_line(error)}; try again later",
+    }
+    for kind, message in refusals.items():
+        if isinstance(error, kind):
+            return label + message
+    if is_misread(error):
+        return f"{label}: {what}: {NOT_THE_HUBS}"
+    if isinstance(error, errors.LocalEntryNotFoundError | ConnectionError | httpx2.HTTPError):
+        return f"{label}: {what} is not on this machine and {_offline_reason(error)}"
+    return None
 
 
 def _offline_reason(error: Exception) -> str:

@@ -60,15 +60,18 @@ def _run(spec: Spec, inputs: Inputs, tensors: Path) -> None:
     run_cell.run(spec, inputs, tensors)
     # Not in the manifest: a prefill made again on another processor may differ in the last bit, and the manifest
     # must not change with it.
-    write_json(_sum_of(tensors), {"bytes": tensors.stat().st_size, "checksum": checksum(tensors)})
+    write_json(_sum_of(tensors), _measure(tensors))
 
 
 def _is_intact(tensors: Path) -> bool:
     try:
-        expected = read_json(_sum_of(tensors))
+        return bool(read_json(_sum_of(tensors)) == _measure(tensors))
     except KvatlasError:
         return False
-    return bool(tensors.stat().st_size == expected["bytes"] and checksum(tensors) == expected["checksum"])
+
+
+def _measure(tensors: Path) -> dict[str, int | str]:
+    return {"bytes": tensors.stat().st_size, "checksum": checksum(tensors)}
 
 
 def _sum_of(tensors: Path) -> Path:

@@ -15,12 +15,16 @@ from kvatlas.analysis.claims import claim_file as claim_files
 from kvatlas.analysis.claims import judge
 from kvatlas.analysis.studies.clusters import METRICS
 from kvatlas.analysis.studies.recall_contrasts import Pair
+from kvatlas.errors import KvatlasError
 from kvatlas.experiments import cell_file
 from kvatlas.files import write_json
 from kvatlas.grid import unfold
 from kvatlas.grid.cells import RECALL, Grid
 from kvatlas.grid.studies import all_studies
 from kvatlas.paths import CLAIMS_FILE
+
+# In nats per token; the perplexity of 709 is the largest that a number holds.
+_LARGEST_LOSS = 100.0
 
 Config = Mapping[str, Any]
 Trial = Mapping[str, Any]
@@ -38,9 +42,24 @@ def write_table(config: Config, study: str, output: Path) -> None:
 
 
 def aggregate(study: str, trials: Sequence[Trial], options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the section of a study: what its analysis makes of its trials."""
-    section: dict[str, Any] = _analysis(study).aggregate(trials, options)
+    """Return the section of a study: what its analysis makes of its trials.
+
+    Raises KvatlasError where a loss is so large that no number can hold its perplexity.
+    """
+    try:
+        section: dict[str, Any] = _analysis(study).aggregate(trials, options)
+    except OverflowError as error:
+        cells = sorted({str(trial["cell"]) for trial in trials if _largest_loss(trial) > _LARGEST_LOSS})
+        raise KvatlasError(
+            f"{', '.join(cells[:3]) or study}: losses too large for a perplexity; is the model whole, and its format apt?"
+        ) from error
     return section
+
+
+def _largest_loss(trial: Trial) -> float:
+    """The largest NLL of a trial, in nats; 0 where it has none."""
+    lists = [value for name, value in trial.items() if name.endswith("nlls") and isinstance(value, list)]
+    return max((nll for values in lists for nll in values), default=0.0)
 
 
 def load_trials(grid: Grid, study: str, *, embedded: bool = True) -> list[dict[str, Any]]:

@@ -55,7 +55,7 @@ RC: dict[str, Any] = {
     "savefig.facecolor": "white",
     "svg.fonttype": "path",
     "svg.hashsalt": "kvatlas",
-    "mathtext.fontset": "dejavusans",
+    "text.parse_math": False,
 }
 
 

@@ -89,6 +89,16 @@ def damaged(grid: Grid) -> list[str]:
     return found + [path for path in made if is_spoiled(path)]
 
 
+def of_the_future(grid: Grid, now: float) -> list[str]:
+    """Return the files of the run that are younger than `now`, in seconds as the system's clock counts them.
+
+    The clock jumped back since they were written. Snakemake refuses what is made of them until it has caught up.
+    """
+    folders = (Path(grid.paths.results), Path(grid.paths.report))
+    made = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+    return sorted(path.as_posix() for path in made if path.stat().st_mtime > now)
+
+
 def is_damaged(cell: Cell, sums: dict[str, str]) -> bool:
     """Return whether a cell or the sidecar of its timing changed; without a record, the sums of verified groups tell."""
     if not (checksums.is_intact(cell.output) and checksums.is_intact(timing_of(cell.output))):

@@ -21,3 +21,7 @@ def test_a_workflow_started_in_another_folder_is_refused_with_the_folder_to_go_t
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match=f"run snakemake in {ROOT}"):
         Workflow.require_folder(ROOT)
+    (tmp_path / "a {x}").mkdir()
+    monkeypatch.chdir(tmp_path / "a {x}")
+    with pytest.raises(SystemExit, match="Snakemake takes braces in a path for wildcards; rename the folder"):
+        Workflow.require_folder(tmp_path / "a {x}")

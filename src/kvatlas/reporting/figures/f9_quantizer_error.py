@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -23,6 +25,7 @@ CAPTION = (
 )
 _COLORS = {"fp16": "#999933", "bf16": "#6E6E6E", "fp8": "#117733", "8": "#0072B2", "4": "#D55E00", "2": "#882255"}
 _DASHES = {"token": "-", "channel": "--", "keys per channel, values per token": ":"}
+_MOST_TICKS = 200
 _SIDES = (("key_l1", "Keys"), ("value_l1", "Values"))
 
 
@@ -89,5 +92,14 @@ def _draw_chart(axes: Axes, rows: Sequence[Record], metric: str) -> None:
         layers = [row["layer"] for row in line]
         axes.plot(layers, [row[metric] for row in line], color=color, linestyle=dashes, linewidth=1.2)
     axes.set_yscale("log")
+    _powers_as_math(axes.yaxis)
     axes.set_xlabel("Layer")
     axes.grid(axis="y", color=FAINT, linewidth=0.5)
+
+
+def _powers_as_math(axis: Axis) -> None:
+    """Spell the numbers of a log axis as powers, the only math of a figure; names are text whatever they hold."""
+    with rc_context({"text.parse_math": True}):
+        # The ticks of an axis are made once, and keep how they read text.
+        axis.get_major_ticks(_MOST_TICKS)
+        axis.get_minor_ticks(_MOST_TICKS)

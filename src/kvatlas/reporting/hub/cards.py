@@ -141,24 +141,26 @@ def _allowed(key: str, values: Any, allowed: frozenset[str]) -> None:
     if not isinstance(values, list):
         raise KvatlasError(f"card: {key} must be a list")
     for value in values:
-        if value not in allowed:
+        if not isinstance(value, str) or value not in allowed:
             raise KvatlasError(f"card: {key} '{value}' is not one that the Hub knows")
 
 
 def _check_configs(configs: Any, folder: Path) -> None:
     names: list[str] = []
+    present = {path.name for path in folder.iterdir() if path.is_file()}
     if not isinstance(configs, list):
         raise KvatlasError("card: configs must be a list")
     for config in configs:
         name = config.get("config_name") if isinstance(config, dict) else None
-        if not name:
+        if not name or not isinstance(name, str):
             raise KvatlasError("card: every entry of configs needs a config_name")
         if name in names:
             raise KvatlasError(f"card: config_name '{name}' is used twice")
         names.append(name)
-        for file in config.get("data_files") or [{}]:
-            path = file.get("path")
-            if not path or not (folder / path).is_file():
+        files = config.get("data_files") or [{}]
+        for file in files if isinstance(files, list) else [files]:
+            path = file.get("path") if isinstance(file, dict) else file
+            if not isinstance(path, str) or path not in present:
                 raise KvatlasError(f"card: configs.{name}: data file '{path}' does not exist in {folder}")
     if len([config for config in configs if config.get("default")]) > 1:
         raise KvatlasError("card: only one entry of configs can be the default")

@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 
 from kvatlas.analysis.agreement import report as reports
 from kvatlas.errors import KvatlasError
-from kvatlas.reporting.hub.publishing import hub_errors
+from kvatlas.lm.hub_answers import read_login
+from kvatlas.reporting.hub.failures import COMPARE, hub_errors
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?", re.ASCII)
 
@@ -35,7 +36,8 @@ def _downloaded(name: str) -> Iterator[Path]:
 
     repo_id, _, revision = name.partition("@")
     with TemporaryDirectory() as folder:
-        with hub_errors(repo_id):
+        read_login(COMPARE)
+        with hub_errors(COMPARE, repo_id):
             snapshot_download(
                 repo_id,
                 repo_type="dataset",

@@ -8,10 +8,7 @@ made.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +18,10 @@ from pyarrow import ArrowInvalid, parquet
 from kvatlas.errors import KvatlasError
 from kvatlas.files import checksum, read_json
 from kvatlas.grid.studies import all_studies
+from kvatlas.lm.hub_answers import read_login
 from kvatlas.paths import COMPARISON, DATA_FILES, EXPLORER, MEASUREMENTS, PAGES, STREAMS, figure_names
 from kvatlas.reporting.hub import cards
+from kvatlas.reporting.hub.failures import PUBLISH, hub_errors
 
 CARD = "README.md"
 MESSAGE = "Update the report"
@@ -32,7 +31,6 @@ _OURS = (f"{_FIGURES}/",)
 LARGEST = 2**30
 """Bytes of the largest file that is published: far more than a run's trials take."""
 _DATA = ".parquet"
-_UNAUTHORIZED, _FORBIDDEN, _CONFLICTS, _SERVER_ERRORS = 401, 403, (409, 412), 500
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,15 @@ def collect(folder: Path) -> list[ReportFile]:
                 f"{file.source}: {_size(file.size)}, more than the {_size(LARGEST)} that a file may have; is it of this run?"
             )
     rows = sum(_rows(file.source) for file in files if file.path.endswith(_DATA))
-    cards.validate((folder / CARD).read_text(encoding="utf-8"), folder, rows=rows)
+    cards.validate(_card(folder / CARD), folder, rows=rows)
     return files
+
+
+def _card(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise KvatlasError(f"{path}: not UTF-8; build the report again with snakemake") from error
 
 
 def strays(folder: Path) -> list[str]:
@@ -120,15 +125,13 @@ def publish(files: Sequence[ReportFile], repo_id: str, *, private: bool = False)
     removed: figures, and parquet files beside the card. Raises KvatlasError, one line, for every failure of the Hub;
     nothing is half published then, because everything is one commit.
     """
-    from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi, get_token
+    from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi
 
     if repo_id.count("/") != 1:
         raise KvatlasError(f"publish.repo_id: '{repo_id}' names no user or organization; write NAME/REPOSITORY")
-    with hub_errors(repo_id):
-        if get_token() is None:
-            raise KvatlasError(
-                "publish: no login found; run `hf auth login` once, or set HF_TOKEN to a token that writes"
-            )
+    if read_login(PUBLISH) is None:
+        raise KvatlasError("publish: no login found; run `hf auth login` once, or set HF_TOKEN to a token that writes")
+    with hub_errors(PUBLISH, repo_id):
         api = HfApi()
         head = _open_repository(api, repo_id, private)
         remote = _remote_files(api, repo_id, head)
@@ -183,50 +186,3 @@ def _stale(remote: Mapping[str, Any], files: Sequence[ReportFile]) -> list[str]:
     kept = {file.path for file in files}
     ours = [path for path in remote if path.startswith(_OURS) or ("/" not in path and path.endswith(_DATA))]
     return sorted(set(ours) - kept)
-
-
-@contextmanager
-def hub_errors(repo_id: str) -> Iterator[None]:
-    """Turn the Hub's errors in the block into a KvatlasError of one line that names the way out."""
-    import httpx2
-    from huggingface_hub import errors
-
-    try:
-        yield
-    except errors.HfHubHTTPError as error:
-        raise KvatlasError(f"publish: {repo_id}: {_explain(error)}") from error
-    except errors.OfflineModeIsEnabled as error:
-        raise KvatlasError("publish: HF_HUB_OFFLINE is set; unset it and run the same command again") from error
-    except (httpx2.HTTPError, ConnectionError, TimeoutError) as error:
-        endpoint = os.environ.get("HF_ENDPOINT", "the Hub")
-        raise KvatlasError(
-            f"publish: {endpoint} cannot be reached ({type(error).__name__}); check the network and run the same "
-            "command again"
-        ) from error
-    except RuntimeError as error:  # while a large file is sent ahead of the commit
-        raise KvatlasError(
-            f"publish: {repo_id}: {_one_line(error)}; nothing was committed, run the same command again"
-        ) from error
-    except json.JSONDecodeError as error:
-        raise KvatlasError(f"publish: {repo_id}: the answer was not the Hub's; check HF_ENDPOINT, try later") from error
-    except errors.HFValidationError as error:
-        raise KvatlasError(f"publish.repo_id: {_one_line(error)} Write NAME/REPOSITORY.") from error
-    except ValueError as error:  # the Hub's own check of the card
-        raise KvatlasError(f"publish: {repo_id}: the Hub refuses the card: {_one_line(error)}") from error
-
-
-def _explain(error: Any) -> str:
-    status = error.response.status_code
-    if status == _UNAUTHORIZED:
-        return "the Hub does not accept the token; log in again with `hf auth login`, or set HF_TOKEN to a valid one"
-    if status == _FORBIDDEN:
-        return "this login may not write there; use a token with write access to it, or another --repo-id"
-    if status in _CONFLICTS:
-        return "the repository changed meanwhile; run the same command again"
-    if status >= _SERVER_ERRORS:
-        return f"the Hub failed (status {status}); nothing was committed, run the same command again later"
-    return _one_line(error)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -74,6 +74,24 @@ def test_trials_are_the_first_and_default_configuration() -> None:
             "'gone.parquet' does not exist",
         ),
         ({"configs": [{"config_name": "a"}]}, "data file 'None' does not exist"),
+        ({"license": ["mit"]}, "license"),
+        ({"task_categories": [{"other": []}]}, "task_categories"),
+        ({"configs": "trials"}, "configs must be a list"),
+        ({"configs": [3]}, "needs a config_name"),
+        ({"configs": [{"config_name": ["a"]}]}, "needs a config_name"),
+        *(
+            ({"configs": [{"config_name": "a", "data_files": value}]}, "configs.a: data file")
+            for value in (
+                3,
+                "a",
+                {"path": 3},
+                [3],
+                [[]],
+                [{"path": []}],
+                [{"path": "/etc/passwd"}],
+                [{"path": "x" * 999}],
+            )
+        ),
     ],
 )
 def test_a_card_with_one_thing_wrong_is_refused_by_name(folder: Path, change: dict[str, Any], message: str) -> None:

@@ -7,17 +7,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from kvatlas.analysis.trials import write_parquet
+from kvatlas.cli.main import main
 from kvatlas.errors import KvatlasError
 from kvatlas.paths import PAGES
 from kvatlas.reporting.hub import cards
 from kvatlas.reporting.hub.publishing import collect, describe, strays
-from tests.support import synthetic
+from tests.faults.publish_kills import kill_publishing
+from tests.support import hostile_strings, synthetic
 from tests.support.dataset_hub import TOKEN, DatasetHub, Repository
 from tests.support.places import ROOT
 
@@ -185,6 +188,13 @@ def test_a_server_error_half_way_commits_nothing_and_the_same_command_goes_on(
     assert len(hub.uploaded) == 1  # the large file was there already
 
 
+def test_a_kill_at_any_moment_publishes_all_or_nothing(tmp_path: Path) -> None:
+    report = write_report(tmp_path / "report")
+    for name in strays(report):
+        (report / name).unlink()
+    assert kill_publishing(report, 2) == []
+
+
 def test_without_a_network_the_endpoint_is_named(hub: DatasetHub, publisher: Publisher) -> None:
     error = publisher.refused(HF_ENDPOINT="http://127.0.0.1:9")
     assert error.startswith("publish: http://127.0.0.1:9 cannot be reached (ConnectError)")
@@ -210,6 +220,9 @@ def test_a_report_that_is_not_one_is_refused(tmp_path: Path) -> None:
     text = (card / "README.md").read_text()
     (card / "README.md").write_text(text.replace("apache-2.0", "nonsense"))
     with pytest.raises(KvatlasError, match="license 'nonsense'"):
+        collect(card)
+    (card / "README.md").write_bytes(b"---\n\xff")
+    with pytest.raises(KvatlasError, match=r"README\.md: not UTF-8"):
         collect(card)
     rows = write_report(tmp_path / "rows")
     write_parquet(TRIALS * 50, rows / "trials.parquet")
@@ -261,6 +274,23 @@ def test_strays_are_never_published(tmp_path: Path) -> None:
     found = strays(report)
     assert {"id_rsa", ".env", "notes.parquet", "figures/other.png", "more", "more/results.json"} <= set(found)
     assert not PUBLISHED & set(found)
+
+
+def test_hostile_names_of_files_are_one_visible_line_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = write_report(tmp_path / "report")
+    taken = set()
+    for name in (*hostile_strings.SHORT, *hostile_strings.HALF_CHARACTERS):
+        with suppress(OSError, ValueError):  # names that the file system does not take
+            (report / "figures" / name.replace("/", "|")).write_text("not of this report")
+            taken.add(name)
+    assert len(taken) > 200
+    monkeypatch.chdir(ROOT)
+    assert main(["publish", "--dry-run", "--folder", str(report), "--repo-id", REPO]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if line.startswith("left out, no file of a report: figures/")]) >= 200
+    assert all("".join(line.split()).isprintable() for line in lines)
 
 
 def test_a_file_too_large_for_a_report_is_refused_with_its_size(tmp_path: Path) -> None:
