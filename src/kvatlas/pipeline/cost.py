@@ -6,8 +6,11 @@ launching of its layers. Knows cells by their work and models by their shapes; i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kvatlas.grid.cells import PROMPTS, Cell
 from kvatlas.grid.memory import weights
+from kvatlas.pipeline.machine import Machine
 from kvatlas.pipeline.workflow import Workflow
 
 # A data-centre GPU that is kept busy by one process: sustained arithmetic in bf16, memory, and the time that Python and
@@ -17,6 +20,8 @@ BYTES_PER_S = 1e12
 LAYER_SECONDS = 0.5e-3
 # Imports, and the loading of the weights.
 START_SECONDS = 15.0
+CPU_START_SECONDS = 1.0
+"""A cell of a local run is a fork of a process that has imported torch; it loads the weights."""
 ASSUMED = f"{FLOPS_PER_S / 1e12:.0f} TFLOP/s, {BYTES_PER_S / 1e12:.0f} TB/s, {START_SECONDS:.0f} s to start a cell"
 
 
@@ -31,6 +36,20 @@ def gpu_hours(workflow: Workflow) -> float:
     """Return the hours that all cells that run a model take, one after the other."""
     cells = [cell for cell in workflow.grid.cells.values() if cell.kind != PROMPTS]
     return sum(cell_seconds(cell, workflow.sizes.shape(cell.model)) for cell in cells) / 3600
+
+
+def cpu_minutes(workflow: Workflow, cells: Iterable[Cell], machine: Machine) -> float:
+    """Return the minutes that cells take on one CPU thread of `machine`, one after the other.
+
+    A forward pass costs its arithmetic, and at least one reading of the weights in fp32.
+    """
+    seconds = 0.0
+    for cell in cells:
+        if cell.kind != PROMPTS:
+            numbers = weights(workflow.sizes.shape(cell.model))
+            reading = cell.work.forwards * 4 * numbers / machine.bytes_per_s
+            seconds += CPU_START_SECONDS + max(reading, 2 * numbers * cell.work.tokens / machine.flops_per_s)
+    return seconds / 60
 
 
 def model_bytes(workflow: Workflow) -> int:

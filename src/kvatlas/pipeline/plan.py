@@ -6,9 +6,9 @@ from collections import Counter
 
 from kvatlas.grid.cells import PREFILL, PROMPTS, RECALL, Cell
 from kvatlas.paths import figure_names
-from kvatlas.pipeline import cost
+from kvatlas.pipeline import cost, machine
 from kvatlas.pipeline.workflow import Workflow
-from kvatlas.tracking import dependencies
+from kvatlas.tracking import dependencies, staleness
 
 GIB = 2**30
 
@@ -63,9 +63,24 @@ def describe(workflow: Workflow) -> str:
         f"models: about {cost.model_bytes(workflow) / GIB:.1f} GiB of weights in 16 bits",
         f"GPU hours: about {cost.gpu_hours(workflow):.1f} on one GPU ({cost.ASSUMED})",
     ]
+    left = unfinished(workflow)
+    speed = machine.measured()
+    lines += [
+        f"left: {sum(1 for cell in left if cell.arm)} of {len(grid.trial_cells())} cells with trials; about "
+        f"{cost.cpu_minutes(workflow, left, speed):.0f} minutes of one CPU thread on this machine "
+        f"(measured: {speed.flops_per_s / 1e9:.0f} GFLOP/s, {speed.bytes_per_s / 1e9:.0f} GB/s), cores share them"
+    ]
     missing = {dependencies.missing_experiment(kind) for kind in {cell.kind for cell in grid.cells.values()}} - {None}
     lines += [f"cannot run yet: {problem}" for problem in sorted(filter(None, missing))]
     return "\n".join(lines)
+
+
+def unfinished(workflow: Workflow) -> list[Cell]:
+    """Return the cells that a run would make: those that are not there or not current, and the prefills that they read."""
+    cells = workflow.grid.cells
+    left = [cell for cell in workflow.grid.trial_cells() if staleness.reasons(workflow.current, cell)]
+    read = {path for cell in left for path in cell.inputs.values() if path in cells}
+    return left + [cells[path] for path in sorted(read)]
 
 
 def _tokens(cells: list[Cell]) -> int:

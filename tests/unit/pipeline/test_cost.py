@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from kvatlas.files import read_json, write_json
 from kvatlas.grid import config
 from kvatlas.grid.cells import Cell, Work
-from kvatlas.pipeline import cost
+from kvatlas.pipeline import cost, machine, plan
+from kvatlas.pipeline.machine import Machine
 from kvatlas.pipeline.workflow import Workflow
 from tests.support.places import ROOT
 
@@ -61,3 +64,37 @@ def test_hours_are_those_of_all_cells_that_run_a_model(smoke: Workflow) -> None:
     seconds = sum(cost.cell_seconds(cell, shape) for cell in cells)
     assert cost.gpu_hours(smoke) == pytest.approx(seconds / 3600)
     assert seconds > cost.START_SECONDS * len(cells)
+
+
+def test_cpu_minutes_grow_with_passes_and_tokens_and_fall_with_a_faster_machine(smoke: Workflow) -> None:
+    cells = list(smoke.grid.cells.values())
+    slow, fast = Machine(1e10, 1e10), Machine(2e10, 2e10)
+    starts = cost.CPU_START_SECONDS * sum(cell.kind != "prompts" for cell in cells) / 60
+    work = cost.cpu_minutes(smoke, cells, slow) - starts
+    assert work > 0
+    assert cost.cpu_minutes(smoke, cells, fast) - starts == pytest.approx(work / 2)
+    assert cost.cpu_minutes(smoke, cells[:20], slow) < cost.cpu_minutes(smoke, cells, slow)
+
+
+def test_the_speed_of_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "resources").mkdir()
+    first = machine.measured()
+    assert first.flops_per_s > 1e8
+    assert first.bytes_per_s > 1e8
+    monkeypatch.setattr(machine, "_measure", lambda: pytest.fail("measured again"))
+    assert machine.measured() == first
+    other = read_json(machine.MEMORY) | {"of": "another processor"}
+    write_json(machine.MEMORY, other)
+    monkeypatch.setattr(machine, "_measure", lambda: Machine(1.0, 2.0))
+    assert machine.measured() == Machine(1.0, 2.0)
+
+
+def test_a_plan_says_what_is_left(smoke: Workflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = smoke.grid.trial_cells()
+    monkeypatch.setattr(plan.staleness, "reasons", lambda current, cell: [] if cell.study == "needle" else ["gone"])
+    left = plan.unfinished(smoke)
+    assert {cell.output for cell in left if cell.arm} == {cell.output for cell in trials if cell.study != "needle"}
+    assert {cell.study for cell in left if cell.kind == "prefill"} == {"passkey"}
+    text = plan.describe(smoke)
+    assert f"left: {sum(1 for cell in left if cell.arm)} of {len(trials)} cells with trials; about " in text
