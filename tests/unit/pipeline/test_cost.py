@@ -13,6 +13,7 @@ from kvatlas.grid.cells import Cell, Work
 from kvatlas.pipeline import cost, machine, plan
 from kvatlas.pipeline.machine import Machine
 from kvatlas.pipeline.workflow import Workflow
+from kvatlas.tracking import staleness
 from tests.support.places import ROOT
 
 SHAPE = {"layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 16}
@@ -92,7 +93,7 @@ def test_the_speed_of_a_machine_is_measured_once(tmp_path: Path, monkeypatch: py
 
 def test_a_plan_says_what_is_left(smoke: Workflow, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = smoke.grid.trial_cells()
-    monkeypatch.setattr(plan.staleness, "reasons", lambda current, cell: [] if cell.study == "needle" else ["gone"])
+    monkeypatch.setattr(staleness, "reasons", lambda current, cell: [] if cell.study == "needle" else ["gone"])
     left = plan.unfinished(smoke)
     assert {cell.output for cell in left if cell.arm} == {cell.output for cell in trials if cell.study != "needle"}
     assert {cell.study for cell in left if cell.kind == "prefill"} == {"passkey"}
