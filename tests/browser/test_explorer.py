@@ -165,6 +165,33 @@ def test_a_study_without_generated_text_shows_its_charts_and_says_so(browser: An
     assert console(browser) == []
 
 
+def test_an_address_shows_what_was_chosen_when_it_was_copied(opened: Any, page: Path) -> None:
+    Select(opened.find_element(By.ID, "study")).select_by_value("passkey")
+    Select(opened.find_element(By.ID, "metric")).select_by_index(1)
+    opened.find_element(By.CSS_SELECTOR, "fieldset[data-kind=methods] input[value=h2o]").click()
+    status, address = opened.find_element(By.ID, "status").text, opened.current_url
+    assert "#study=passkey&" in address
+    opened.get("about:blank")
+    opened.get(address)
+    assert opened.find_element(By.ID, "status").text == status
+    assert Select(opened.find_element(By.ID, "study")).first_selected_option.get_attribute("value") == "passkey"
+    assert not opened.find_element(By.CSS_SELECTOR, "fieldset[data-kind=methods] input[value=h2o]").is_selected()
+    metric = opened.find_element(By.ID, "metric").get_attribute("value")
+    opened.get("about:blank")
+    opened.get(f"{page.as_uri()}#study=nothing&metric=<img>&methods=zebra&arm=x")
+    assert opened.find_element(By.ID, "metric").get_attribute("value") != metric
+    assert opened.find_element(By.ID, "status").text.startswith("0 of ")
+
+
+def test_arms_of_one_size_are_drawn_where_they_are(opened: Any) -> None:
+    sizes = "DATA.studies[0].rows.map((row) => row.size)"
+    drawn = (
+        "document.querySelector('#pareto .plot').data.filter((trace) => trace.customdata).flatMap((trace) => trace.x)"
+    )
+    known = set(opened.execute_script(f"return {sizes};"))
+    assert set(opened.execute_script(f"return {drawn};")) <= known
+
+
 def test_another_metric_changes_the_axis_and_the_numbers(opened: Any) -> None:
     before = texts(opened, "#arms tbody .number")
     Select(find(opened, "#metric")).select_by_visible_text("Reference PPL")

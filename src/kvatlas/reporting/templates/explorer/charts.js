@@ -1,24 +1,7 @@
-// The Pareto charts, the depth heatmap and the table of arms.
-const SPREAD = 0.016; // in units of ln(size): arms of nearly equal size stand side by side
+// The Pareto charts, the depth heatmap and the table of arms. Arms of one size are drawn on one line: where they really are.
+const OWN = "base"; // the study's own protected slots; others have open marks
 const RAMP = ["#ffffd9", "#c7e9b4", "#41b6c4", "#225ea8", "#081d58"];
 const DARK_RAMP = ["#26303b", "#225ea8", "#2f95bd", "#7fcdbb", "#ffffd9"];
-
-function spreadOf(rows) {
-  const ordered = rows.filter((row) => row.size > 0).sort((a, b) => a.size - b.size || order(a) - order(b));
-  const groups = [];
-  for (const row of ordered) {
-    const last = groups.at(-1);
-    if (last && row.size <= 1.03 * last.at(-1).size) last.push(row);
-    else groups.push([row]);
-  }
-  const drawn = new Map();
-  for (const group of groups) {
-    const width = Math.min(SPREAD * (group.length - 1), 0.3);
-    group.sort((a, b) => order(a) - order(b));
-    group.forEach((row, index) => drawn.set(row, row.size * Math.exp(group.length > 1 ? (index / (group.length - 1) - 0.5) * width : 0)));
-  }
-  return drawn;
-}
 
 const order = (row) => DATA.methods.findIndex((method) => method.id === row.method);
 
@@ -38,7 +21,7 @@ function hoverText(row, metric) {
     .filter((line) => line).map((line) => line.replaceAll("&", "&amp;").replaceAll("<", "&lt;")).join("<br>");
 }
 
-function methodTrace(method, rows, drawn, metric) {
+function methodTrace(method, rows, metric) {
   const look = METHODS.get(method);
   const plain = rows.filter((row) => row.quantizer === "none").length;
   const values = rows.map((row) => row.values[metric.key]);
@@ -47,7 +30,7 @@ function methodTrace(method, rows, drawn, metric) {
   return {
     type: "scatter",
     mode: plain === rows.length ? "lines+markers" : "markers+text",
-    x: rows.map((row) => drawn.get(row)),
+    x: rows.map((row) => row.size),
     y: values.map((value) => value[0]),
     customdata: rows.map(rowKey),
     hovertext: rows.map((row) => hoverText(row, metric)),
@@ -58,7 +41,7 @@ function methodTrace(method, rows, drawn, metric) {
     textfont: { size: 10, color },
     line: { color, width: 1.3, dash: look.dash },
     marker: {
-      color, symbol: look.symbol, size: rows.map((row) => (rowKey(row) === state.arm ? 15 : 9)),
+      color, symbol: rows.map((row) => look.symbol + (row.protection === OWN ? "" : "-open")), size: rows.map((row) => (rowKey(row) === state.arm ? 15 : 9)),
       opacity: rows.map((row) => (row.gated ? 0.35 : 1)),
       line: { color: rows.map((row) => (rowKey(row) === state.arm ? inkOf("ink") : color)), width: rows.map((row) => (rowKey(row) === state.arm ? 2 : 1)) },
     },
@@ -98,12 +81,11 @@ function drawPareto(panels, select) {
 }
 
 function drawPanel(plot, panel, metric, select) {
-  const drawn = spreadOf(panel.rows);
   const steps = frontier(panel.rows.filter((row) => !row.gated), metric);
   const edge = Math.max(...panel.rows.map((row) => row.size)) * 1.25;
   const traces = [{
     type: "scatter", mode: "lines", hoverinfo: "skip", name: "frontier",
-    x: [...steps.map((row) => drawn.get(row)), ...(steps.length ? [edge] : [])],
+    x: [...steps.map((row) => row.size), ...(steps.length ? [edge] : [])],
     y: [...steps, ...steps.slice(-1)].map((row) => row.values[metric.key][0]),
     line: { shape: "hv", color: inkOf("line"), width: 5 },
   }];
@@ -111,7 +93,7 @@ function drawPanel(plot, panel, metric, select) {
     const rows = panel.rows.filter((row) => row.method === id);
     const plain = DATA.protections.map(({ id: protection }) => rows.filter((row) => row.quantizer === "none" && row.protection === protection));
     const parts = [...plain, rows.filter((row) => row.quantizer !== "none")];
-    traces.push(...parts.filter((part) => part.length).map((part) => methodTrace(id, part, drawn, metric)));
+    traces.push(...parts.filter((part) => part.length).map((part) => methodTrace(id, part, metric)));
   }
   const axis = { gridcolor: inkOf("line"), linecolor: inkOf("line"), zeroline: false, tickfont: { size: 11 }, title: { font: { size: 12 }, standoff: 6 } };
   const fine = window.matchMedia("(pointer: fine)").matches;

@@ -43,6 +43,28 @@ function chooseStudy(id, changed) {
   buildFilters(changed);
 }
 
+// What is chosen, in the address: a link to the page shows the same. Whatever an address names that the page lacks is left out.
+function writeAddress() {
+  const said = new URLSearchParams({ study: state.study.id, metric: state.metric.key });
+  for (const { kind } of GROUPS) said.set(kind, [...state.chosen[kind]].join(","));
+  if (state.arm) said.set("arm", state.arm);
+  try { history.replaceState(null, "", `#${said}`); } catch { /* some browsers keep the address of a file as it is */ }
+}
+
+function readAddress(changed) {
+  const said = new URLSearchParams(location.hash.slice(1));
+  const study = DATA.studies.find((item) => item.id === said.get("study")) ?? DATA.studies[0];
+  chooseStudy(study.id, changed);
+  state.metric = study.metrics.find((metric) => metric.key === said.get("metric")) ?? state.metric;
+  byId("metric").value = state.metric.key;
+  for (const { kind, field } of GROUPS) {
+    const wanted = (said.get(kind) ?? "").split(",").filter((value) => study.rows.some((row) => row[field] === value));
+    if (said.has(kind)) state.chosen[kind] = new Set(wanted);
+  }
+  if (study.rows.some((row) => rowKey(row) === said.get("arm"))) state.arm = said.get("arm");
+  buildFilters(changed);
+}
+
 function buildFilters(changed) {
   const select = element("select", { id: "study" });
   options(select, DATA.studies, state.study.id);

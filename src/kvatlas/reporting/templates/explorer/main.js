@@ -11,6 +11,7 @@ function redraw() {
   drawArms(panels, openArm);
   fillOutputControls(ordered);
   drawOutputs();
+  writeAddress();
 }
 
 function redrawAll() {
@@ -56,8 +57,9 @@ function start() {
     if (next) { next.tabIndex = -1; next.focus(); }
   });
   byId("form").addEventListener("submit", (event) => event.preventDefault());
-  chooseStudy(DATA.studies[0].id, redraw);
+  readAddress(redraw);
   redraw();
+  window.addEventListener("hashchange", () => { readAddress(redraw); redraw(); });
 }
 
 start();
