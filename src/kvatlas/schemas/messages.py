@@ -21,6 +21,7 @@ _TYPES = {
     "boolean": "true or false",
     "array": "a list",
     "object": "a map",
+    "null": "nothing",
 }
 
 

@@ -25,6 +25,7 @@ def inside(rule: dict[str, Any]) -> dict[str, Any]:
     [
         ({"type": "integer"}, "x", "a[0]: 'x' is not a whole number"),
         ({"type": ["integer", "object"]}, [], "a[0]: a list is not a whole number or a map"),
+        ({"type": ["array", "null"]}, "x", "a[0]: 'x' is not a list or nothing"),
         ({"type": "string", "description": "quote it"}, None, "a[0]: nothing is not a text; quote it"),
         ({"enum": ["cpu", "cuda"]}, "cda", "a[0]: 'cda' is not allowed; did you mean 'cuda'?; choose from cpu, cuda"),
         ({"const": "gguf"}, "x", "a[0]: 'x' is not allowed here, only 'gguf'"),
