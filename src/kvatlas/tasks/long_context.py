@@ -17,14 +17,15 @@ from kvatlas.errors import KvatlasError
 from kvatlas.lm.chat import SLOT, Tokenizer, encode, message, render
 from kvatlas.tasks.text import rng_for
 
-MODES = ("aware", "agnostic", "reuse", "no_context")
+MODES = ("aware", "agnostic", "reuse", "turns", "no_context")
+SEVERAL = ("reuse", "turns")
 REUSED = 4
-"""Questions that are asked of one context in mode `reuse`."""
+"""Questions that are asked of one context in the modes `SEVERAL`."""
 
 Span = tuple[int, int]
 Drawn = TypeVar("Drawn")
 
-_QUESTION = "[[kvatlas-question]]"
+_QUESTION, _ANSWER = "[[kvatlas-question]]", "[[kvatlas-answer]]"
 _SHAPE_SAMPLE = 64
 _MAX_DRAWS = 2000
 
@@ -57,7 +58,10 @@ class Tail:
         whole = render(tokenizer, [message("user", f"{lead}{SLOT}\n\n{_QUESTION}")])
         self._bare = render(tokenizer, [message("user", _QUESTION)])
         head, *behind = whole.split(SLOT)
-        if len(behind) != 1 or behind[0].count(_QUESTION) != 1 or self._bare.count(_QUESTION) != 1:
+        turns = [message("user", "?"), message("assistant", _ANSWER), message("user", _QUESTION)]
+        _, *after = render(tokenizer, turns).split(_ANSWER)
+        self._turn = after[0] if len(after) == 1 else ""
+        if len(behind) != 1 or any(text.count(_QUESTION) != 1 for text in (behind[0], self._bare, self._turn)):
             raise KvatlasError("models: the chat template drops or repeats message text; choose another model")
         self.head = encode(tokenizer, head)
         self._behind = behind[0]
@@ -69,6 +73,10 @@ class Tail:
         """Return the tokens of a question with the answer's prefix, behind a context or `alone` as a whole prompt."""
         template = self._bare if alone else self._behind
         return encode(self.tokenizer, template.replace(_QUESTION, question.text) + question.prefix)
+
+    def turn_ids(self, question: Question) -> list[int]:
+        """Return the tokens of a question that follows an answer to another one in the same conversation."""
+        return encode(self.tokenizer, self._turn.replace(_QUESTION, question.text) + question.prefix)
 
     def fits(self, question: Question) -> bool:
         """Return whether a question has the commonest length, which all prompts of a file share."""
@@ -140,13 +148,13 @@ class LongTask:
     ) -> list[dict[str, Any]]:
         """Return one prompt of exactly `context` tokens per seed; in mode `no_context` the question alone.
 
-        mode: aware (all but the last token is compressed), agnostic (the context is), reuse (as agnostic, with `REUSED`
-        questions) or no_context. corpus: the study's text. Raises KvatlasError for what cannot be met.
+        mode: aware (all but the last token is compressed), agnostic (the context is), reuse and turns (as agnostic,
+        with `REUSED` questions) or no_context. corpus: the study's text. Raises KvatlasError for what cannot be met.
         """
         if mode not in MODES:
             raise KvatlasError(f"modes: unknown {mode!r}; choose one of {', '.join(MODES)}")
-        if mode == "reuse" and not self.reuse:
-            raise KvatlasError(f"tasks: {self.name} has one question per context; take it out of mode reuse")
+        if mode in SEVERAL and not self.reuse:
+            raise KvatlasError(f"tasks: {self.name} has one question per context, and mode {mode} asks {REUSED}")
         if self.needs_text and not corpus:
             raise KvatlasError(f"text: task {self.name} draws its contexts from a text; name one of config/texts.yaml")
         tail = Tail(tokenizer, self.lead, self.sample)
@@ -178,13 +186,15 @@ class LongTask:
             return row | {"ids": ids, "n_compress": len(ids) - 1} | _asked(questions[0], ())
         before = [*tail.head, *drawn.ids]
         asked = [
-            {"ids": tail.ids(question)} | _asked(question, _shifted(spans, len(tail.head)))
+            {"ids": tail.ids(question), "turn_ids": tail.turn_ids(question)}
+            | _asked(question, _shifted(spans, len(tail.head)))
             for question, spans in zip(questions, drawn.spans, strict=True)
         ]
         ids = before + asked[0]["ids"]
         n_compress = len(ids) - 1 if mode == "aware" else len(before)
-        further = {"questions": asked} if mode == "reuse" else {}
-        return row | asked[0] | {"ids": ids, "n_compress": n_compress} | further
+        further = {"questions": asked} if mode in SEVERAL else {}
+        first = _asked(questions[0], _shifted(drawn.spans[0], len(tail.head)))
+        return row | first | {"ids": ids, "n_compress": n_compress} | further
 
 
 def _asked(question: Question, spans: Sequence[Span]) -> dict[str, Any]:

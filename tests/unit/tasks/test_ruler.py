@@ -171,7 +171,7 @@ def test_frequent_words_are_the_three_most_frequent_by_zipf_s_law() -> None:
         ("cwe", {"context": 80_000}, "text: it has too few words"),
         ("cwe", {"corpus": "Only a few words."}, "text: it has fewer than 10 words"),
         ("niah_single_2", {"corpus": None}, "text: task niah_single_2 draws its contexts from a text"),
-        ("vt", {"mode": "reuse"}, "tasks: vt has one question per context"),
+        ("vt", {"mode": "reuse"}, "tasks: vt has one question per context, and mode reuse asks 4"),
         ("vt", {"mode": "other"}, "modes: unknown 'other'"),
     ],
 )
