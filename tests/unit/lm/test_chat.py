@@ -139,9 +139,7 @@ def test_prompts_are_those_that_transformers_renders(template: str) -> None:
 )
 def test_a_hostile_template_ends_in_one_line(template: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(templates, "CPU_SECONDS", 1)
-    monkeypatch.setattr(
-        templates, "MEMORY_BYTES", 256 << 20
-    )  # little, so that a slow machine fills it within the second
+    monkeypatch.setattr(templates, "MEMORY_BYTES", 256 << 20)  # little, so that a slow machine fills it within the second
     monkeypatch.setattr(templates, "_RENDERER", templates._Renderer())
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
