@@ -22,6 +22,9 @@ SEVERAL = ("reuse", "turns")
 REUSED = 4
 """Questions that are asked of one context in the modes `SEVERAL`."""
 
+TEXT, DOCUMENTS = "text", "documents"
+"""Keys of a study that name what contexts are drawn from: a text, or a set of paragraphs with questions."""
+
 Span = tuple[int, int]
 Drawn = TypeVar("Drawn")
 
@@ -47,13 +50,17 @@ class Context:
     spans: tuple[tuple[Span, ...], ...]
 
 
+Sample = Callable[[random.Random, str], Question]
+"""Draws a question of a task from what its contexts are drawn from."""
+
+
 class Tail:
     """Everything behind a context: how it is encoded, and how long it may be.
 
     Made once per tokenizer and task; renders the chat template once.
     """
 
-    def __init__(self, tokenizer: Tokenizer, lead: str, sample: Callable[[random.Random], Question]) -> None:
+    def __init__(self, tokenizer: Tokenizer, lead: str, corpus: str, sample: Sample) -> None:
         self.tokenizer = tokenizer
         whole = render(tokenizer, [message("user", f"{lead}{SLOT}\n\n{_QUESTION}")])
         self._bare = render(tokenizer, [message("user", _QUESTION)])
@@ -66,7 +73,7 @@ class Tail:
         self.head = encode(tokenizer, head)
         self._behind = behind[0]
         rng = rng_for("shape", lead)
-        counts = Counter(self._shape(sample(rng)) for _ in range(_SHAPE_SAMPLE))
+        counts = Counter(self._shape(sample(rng, corpus)) for _ in range(_SHAPE_SAMPLE))
         self._common = max(counts, key=lambda shape: (counts[shape], shape))
 
     def ids(self, question: Question, *, alone: bool = False) -> list[int]:
@@ -109,12 +116,17 @@ class Draft:
         """The model's tokenizer."""
         return self.tail.tokenizer
 
-    def draw(self, make: Callable[[], Drawn], question_of: Callable[[Drawn], Question]) -> Drawn:
-        """Draw what a question is about until that has the others' length and the text holds none of its references."""
+    def draw(
+        self, make: Callable[[], Drawn], question_of: Callable[[Drawn], Question], *, known: bool = False
+    ) -> Drawn:
+        """Draw what a question is about until it has the others' length and, unless they are `known` to be there, the
+        text holds none of its references.
+        """
         for _ in range(_MAX_DRAWS):
             drawn = make()
             question = question_of(drawn)
-            if self.tail.fits(question) and not any(answer in self.corpus for answer in question.answers):
+            hidden = known or not any(answer in self.corpus for answer in question.answers)
+            if hidden and self.tail.fits(question):
                 return drawn
         raise KvatlasError("tasks: no question of the common length was drawn; use another text or another model")
 
@@ -128,7 +140,8 @@ class LongTask:
         lead: the instruction in front of the context. new_tokens: the longest answer, in tokens.
         metric: of `answer_scores.METRICS`. haystack: what surrounds the answer, in a word.
         sample: draws a question of the usual length. draw: makes a context of exactly `draft.n_tokens` tokens.
-        reuse: whether several questions can be asked of one context. needs_text: whether contexts are drawn from a text.
+        reuse: whether several questions can be asked of one context. reads: the key that names what contexts are drawn from,
+            `TEXT` or `DOCUMENTS`; empty where nothing is.
     """
 
     name: str
@@ -137,11 +150,11 @@ class LongTask:
     lead: str
     new_tokens: int
     haystack: str
-    sample: Callable[[random.Random], Question]
+    sample: Sample
     draw: Callable[[Draft], tuple[tuple[Question, ...], Context]]
     metric: str = "all"
     reuse: bool = False
-    needs_text: bool = False
+    reads: str = ""
 
     def prompts(
         self, tokenizer: Tokenizer, *, mode: str, context: int, seeds: Sequence[int], corpus: str | None = None
@@ -149,15 +162,17 @@ class LongTask:
         """Return one prompt of exactly `context` tokens per seed; in mode `no_context` the question alone.
 
         mode: aware (all but the last token is compressed), agnostic (the context is), reuse and turns (as agnostic,
-        with `REUSED` questions) or no_context. corpus: the study's text. Raises KvatlasError for what cannot be met.
+        with `REUSED` questions) or no_context. corpus: what `reads` names. Raises KvatlasError for what cannot be met.
         """
         if mode not in MODES:
             raise KvatlasError(f"modes: unknown {mode!r}; choose one of {', '.join(MODES)}")
         if mode in SEVERAL and not self.reuse:
             raise KvatlasError(f"tasks: {self.name} has one question per context, and mode {mode} asks {REUSED}")
-        if self.needs_text and not corpus:
-            raise KvatlasError(f"text: task {self.name} draws its contexts from a text; name one of config/texts.yaml")
-        tail = Tail(tokenizer, self.lead, self.sample)
+        if self.reads and not corpus:
+            raise KvatlasError(
+                f"{self.reads}: task {self.name} draws its contexts from it; name one of config/texts.yaml"
+            )
+        tail = Tail(tokenizer, self.lead, corpus or "", self.sample)
         return [self._prompt(tail, mode, context, seed, corpus or "") for seed in seeds]
 
     def _prompt(self, tail: Tail, mode: str, context: int, seed: int, corpus: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from itertools import product
 
 from kvatlas.errors import KvatlasError
 from kvatlas.lm.chat import encode
-from kvatlas.tasks import words
+from kvatlas.tasks import long_context, words
 from kvatlas.tasks.long_context import Context, Draft, LongTask, Question, Span
 from kvatlas.tasks.text import make_haystack, split_sentences
 
@@ -83,7 +83,7 @@ class Needles:
         about = f"the special magic {self.kind}s for {names} mentioned in the provided text"
         return Question(f"What are all {about}?", f"The special magic{about[17:]} are", answers)
 
-    def sample(self, rng: random.Random) -> Question:
+    def sample(self, rng: random.Random, corpus: str) -> Question:
         """Draw a question."""
         return self.question({self.key(rng): [self.value(rng) for _ in range(self.values)] for _ in range(self.asked)})
 
@@ -183,5 +183,5 @@ def needle_task(name: str, label: str, needles: Needles) -> LongTask:
         sample=needles.sample,
         draw=needles.draw,
         reuse=needles.single and needles.keys > 1,
-        needs_text=needles.haystack == TEXT,
+        reads=long_context.TEXT if needles.haystack == TEXT else "",
     )

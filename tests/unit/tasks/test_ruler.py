@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from itertools import pairwise
@@ -32,9 +33,26 @@ CORPUS = "\n".join(
     for number in range(150)
 )
 
+DOCUMENTS = "\n".join(
+    json.dumps(
+        {
+            "context": " ".join(draw_sentence(rng_for("document", number, line)) for line in range(6))
+            + f" The archive of box {1000 + number} is kept in room {5000 + number}.",
+            "question": f"In which room is the archive of box {1000 + number} kept?",
+            "answers": [f"room {5000 + number}"],
+        }
+    )
+    for number in range(60)
+)
+
 
 def prompts(name: str, **changes: Any) -> list[dict[str, Any]]:
-    asked: dict[str, Any] = {"mode": "aware", "context": CONTEXT, "seeds": [0, 1], "corpus": CORPUS}
+    asked: dict[str, Any] = {
+        "mode": "aware",
+        "context": CONTEXT,
+        "seeds": [0, 1],
+        "corpus": DOCUMENTS if name == "qa" else CORPUS,
+    }
     return TASKS[name].prompts(TOKENIZER, **(asked | changes))
 
 
@@ -45,7 +63,7 @@ def context_of(prompt: dict[str, Any]) -> str:
 
 def test_the_tasks_are_those_of_the_benchmark() -> None:
     needles = [f"niah_{kind}_{number}" for kind in ("single", "multikey") for number in (1, 2, 3)]
-    assert sorted([*needles, "niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe"]) == NAMES
+    assert sorted([*needles, "niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe", "qa"]) == NAMES
     assert {name: TASKS[name].new_tokens for name in ("niah_single_1", "vt", "cwe", "fwe")} == {
         "niah_single_1": 128,
         "vt": 30,
@@ -82,7 +100,7 @@ def test_prompts_of_a_file_line_up_and_end_with_the_start_of_the_answer(name: st
         assert len({row["id"] for row in rows}) == 3
         assert rows[1:] == prompts(name, mode=mode, seeds=[1, 2])
         for row in rows:
-            assert re.search(r"(is|are|are:)$", text_of(row))
+            assert re.search(r"(is|are|are:|Answer:)$", text_of(row))
     aware, agnostic = prompts(name)[0], prompts(name, mode="agnostic")[0]
     assert aware["ids"] == agnostic["ids"]
     assert aware["text"] in text_of(agnostic, agnostic["n_compress"])
@@ -170,7 +188,15 @@ def test_frequent_words_are_the_three_most_frequent_by_zipf_s_law() -> None:
         ("cwe", {"context": 700}, "contexts: 700 tokens do not hold"),
         ("cwe", {"context": 80_000}, "text: it has too few words"),
         ("cwe", {"corpus": "Only a few words."}, "text: it has fewer than 10 words"),
-        ("niah_single_2", {"corpus": None}, "text: task niah_single_2 draws its contexts from a text"),
+        ("niah_single_2", {"corpus": None}, "text: task niah_single_2 draws its contexts from it"),
+        ("qa", {"corpus": "no rows"}, "documents: line 1 is no JSON object"),
+        (
+            "qa",
+            {"corpus": '{"context": "a", "question": "b", "answers": []}'},
+            "documents: line 1: context and question",
+        ),
+        ("qa", {"context": 20_000}, "documents: they have too few tokens"),
+        ("qa", {"corpus": None}, "documents: task qa draws its contexts from it"),
         ("vt", {"mode": "reuse"}, "tasks: vt has one question per context, and mode reuse asks 4"),
         ("vt", {"mode": "other"}, "modes: unknown 'other'"),
     ],
@@ -178,3 +204,17 @@ def test_frequent_words_are_the_three_most_frequent_by_zipf_s_law() -> None:
 def test_what_cannot_be_met_is_refused_by_the_key_s_name(name: str, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(KvatlasError, match=words):
         prompts(name, **changes)
+
+
+def test_the_answer_to_a_question_on_documents_stands_in_its_document_alone() -> None:
+    for prompt in prompts("qa", seeds=range(4), mode="agnostic"):
+        ((start, stop),) = prompt["spans"]
+        before, after = text_of(prompt, 0, start), text_of(prompt, stop)
+        box = re.search(r"box (\d+)", prompt["text"])
+        assert box is not None
+        assert f"box {box[1]} is kept in {prompt['answers'][0]}." in text_of(prompt, start, stop)
+        assert prompt["answers"][0] not in before + after
+        assert re.search(r"Document \d+:\n$", before)
+        numbers = [int(number) for number in re.findall(r"Document (\d+):", text_of(prompt))]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert len(numbers) > 3

@@ -19,6 +19,7 @@ from kvatlas.grid.study import (
     blocks_of,
     shards,
 )
+from kvatlas.paths import TEXTS_FILE, text_file
 from kvatlas.tasks.long_context import REUSED, SEVERAL
 from kvatlas.tasks.ruler import all_tasks
 
@@ -116,10 +117,17 @@ def _prompts_cell(context: StudyContext, group: Group) -> Cell:
         "seeds": list(group.seeds),
     }
     # A question's words must not stand in the text, so it is drawn with the text in mode no_context too.
-    text = context.text_input() if all_tasks()[group.task].needs_text else {}
+    key = all_tasks()[group.task].reads
+    text = {"text": text_file(_named(context, key, group.task))} if key else {}
     output = context.paths.prompts(context.study, context.model, group.id)
     work = Work(len(group.seeds), group.tokens)
     return Cell(PROMPTS, context.study, context.model, "", group.id, spec, output, context.model_input() | text, work)
+
+
+def _named(context: StudyContext, key: str, task: str) -> str:
+    if key not in context.study_config:
+        raise KvatlasError(f"studies.ruler.{key}: task {task} draws its contexts from it; name one of {TEXTS_FILE}")
+    return str(context.study_config[key])
 
 
 def _prefill_cell(context: StudyContext, group: Group) -> Cell:
@@ -180,6 +188,11 @@ STUDY = Study(
             "type": "string",
             "description": "what needles are hidden in and words are drawn from, by its name in config/texts.yaml",
         },
+        "documents": {
+            "type": "string",
+            "description": "paragraphs with questions for task qa: a text of JSON lines with context, question and answers, "
+            "by its name in config/texts.yaml",
+        },
         "schedules": {
             "type": "array",
             "minItems": 1,
@@ -221,5 +234,5 @@ STUDY = Study(
             "description": "question modes: aware, agnostic, reuse, turns",
         },
     },
-    required=("tasks", "contexts", "seeds", "text", "n_sinks", "n_recent", "modes"),
+    required=("tasks", "contexts", "seeds", "n_sinks", "n_recent", "modes"),
 )

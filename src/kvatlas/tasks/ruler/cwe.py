@@ -12,7 +12,7 @@ import re
 
 from kvatlas.errors import KvatlasError
 from kvatlas.lm.chat import Tokenizer, encode
-from kvatlas.tasks.long_context import Context, Draft, LongTask, Question
+from kvatlas.tasks.long_context import TEXT, Context, Draft, LongTask, Question
 from kvatlas.tasks.text import make_haystack
 
 LEAD = (
@@ -91,7 +91,7 @@ def _items(
     return [(word, encode(tokenizer, f" {number}. {word}")) for number, word in enumerate(listed, start=1)]
 
 
-def _sample(rng: random.Random) -> Question:
+def _sample(rng: random.Random, corpus: str) -> Question:
     return question()
 
 
@@ -104,6 +104,6 @@ TASK = LongTask(
     haystack="words",
     sample=_sample,
     draw=draw,
-    needs_text=True,
+    reads=TEXT,
 )
 make_prompts = TASK.prompts

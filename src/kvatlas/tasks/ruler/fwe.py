@@ -73,7 +73,7 @@ def _most_words(n_tokens: int, lengths: list[int]) -> int:
     return low
 
 
-def _sample(rng: random.Random) -> Question:
+def _sample(rng: random.Random, corpus: str) -> Question:
     return question()
 
 

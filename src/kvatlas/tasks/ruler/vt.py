@@ -58,7 +58,7 @@ TASK = LongTask(
     lead="Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n",
     new_tokens=30,
     haystack="noise",
-    sample=draw_question,
+    sample=lambda rng, corpus: draw_question(rng),
     draw=draw,
 )
 make_prompts = TASK.prompts
