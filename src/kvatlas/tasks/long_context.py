@@ -138,7 +138,7 @@ class LongTask:
     Args:
         name: its file's. label: how pages call it. family: tasks that ask for the same ability.
         lead: the instruction in front of the context. new_tokens: the longest answer, in tokens.
-        metric: of `answer_scores.METRICS`. haystack: what surrounds the answer, in a word.
+        metric: of `answer_scores.METRICS`; empty where a study names it. haystack: what surrounds the answer, in a word.
         sample: draws a question of the usual length. draw: makes a context of exactly `draft.n_tokens` tokens.
         reuse: whether several questions can be asked of one context. reads: the key that names what contexts are drawn from,
             `TEXT` or `DOCUMENTS`; empty where nothing is.
@@ -157,12 +157,20 @@ class LongTask:
     reads: str = ""
 
     def prompts(
-        self, tokenizer: Tokenizer, *, mode: str, context: int, seeds: Sequence[int], corpus: str | None = None
+        self,
+        tokenizer: Tokenizer,
+        *,
+        mode: str,
+        context: int,
+        seeds: Sequence[int],
+        corpus: str | None = None,
+        metric: str = "",
     ) -> list[dict[str, Any]]:
         """Return one prompt of exactly `context` tokens per seed; in mode `no_context` the question alone.
 
         mode: aware (all but the last token is compressed), agnostic (the context is), reuse and turns (as agnostic,
-        with `REUSED` questions) or no_context. corpus: what `reads` names. Raises KvatlasError for what cannot be met.
+        with `REUSED` questions) or no_context. corpus: what `reads` names. metric: of a task that has none of its
+        own. Raises KvatlasError for what cannot be met.
         """
         if mode not in MODES:
             raise KvatlasError(f"modes: unknown {mode!r}; choose one of {', '.join(MODES)}")
@@ -172,8 +180,12 @@ class LongTask:
             raise KvatlasError(
                 f"{self.reads}: task {self.name} draws its contexts from it; name one of config/texts.yaml"
             )
+        if bool(self.metric) == bool(metric):
+            reason = f"is scored by '{self.metric}'" if metric else "has no metric of its own"
+            raise KvatlasError(f"metric: task {self.name} {reason}")
         tail = Tail(tokenizer, self.lead, corpus or "", self.sample)
-        return [self._prompt(tail, mode, context, seed, corpus or "") for seed in seeds]
+        rows = [self._prompt(tail, mode, context, seed, corpus or "") for seed in seeds]
+        return [row | {"metric": metric or self.metric} for row in rows]
 
     def _prompt(self, tail: Tail, mode: str, context: int, seed: int, corpus: str) -> dict[str, Any]:
         rng = rng_for(self.name, context, seed)
@@ -194,7 +206,6 @@ class LongTask:
             "seed": seed,
             "depth": None,
             "haystack": self.haystack,
-            "metric": self.metric,
         }
         if mode == "no_context":
             ids = tail.ids(questions[0], alone=True)

@@ -66,10 +66,14 @@ def test_several_questions_are_asked_of_the_tasks_that_have_them() -> None:
     ("changes", "words"),
     [
         ({"tasks": ["niah_single_9"]}, r"studies\.ruler\.tasks\[0\].*niah_single_9"),
-        ({"text": None}, r"studies\.ruler\.text: task cwe draws its contexts from it"),
+        ({"text": None}, r"studies\.ruler\.text: this key is missing; task cwe draws its contexts from it"),
         ({"text": "lee-newz"}, r"studies\.ruler\.text: .*lee-newz"),
-        ({"tasks": ["qa"]}, r"studies\.ruler\.documents: task qa draws its contexts from it"),
+        ({"tasks": ["qa"]}, r"studies\.ruler\.documents: this key is missing; task qa draws its contexts from it"),
         ({"tasks": ["qa"], "documents": "squat"}, r"studies\.ruler\.documents: .*squat"),
+        (
+            {"tasks": ["dataset"], "documents": "lee-news"},
+            r"studies\.ruler\.metric: this key is missing; task dataset is",
+        ),
         ({"contexts": [8190]}, r"studies\.ruler\.contexts: 8190 tokens and 128 new tokens pass the 8192 positions"),
         (
             {"tasks": ["vt"], "modes": {"reuse": STUDY["modes"]["agnostic"]}},

@@ -19,6 +19,17 @@ from kvatlas.tasks.answer_scores import METRICS
         ("all", "1. apple 2. apple", ["apple", "pear", "plum", "fig"], 0.25),
         ("contains", "It is the city of Paris.", ["London", "paris"], 1.0),
         ("contains", "Rome", ["London", "Paris"], 0.0),
+        ("exact", " The Eiffel Tower.", ["eiffel tower"], 1.0),
+        ("exact", "the tower of Eiffel", ["Eiffel tower"], 0.0),
+        ("f1", "the cat sat on a mat", ["A cat on the mat!"], 2 * 3 / (4 + 3)),
+        # A word counts as often as it is in both.
+        ("f1", "very very good", ["very good"], 2 * 2 / (3 + 2)),
+        ("f1", "Rome", ["Paris", "in Rome"], 2 * 1 / (1 + 2)),
+        ("f1", "", ["Paris"], 0.0),
+        ("f1", "The.", ["a"], 1.0),
+        ("choice", " (B) because A is wrong", ["B"], 1.0),
+        ("choice", "Because of A", ["B"], 0.0),
+        ("choice", "none", ["B"], 0.0),
     ],
 )
 def test_a_score_is_that_of_the_original(metric: str, text: str, answers: list[str], score: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kvatlas.errors import KvatlasError
@@ -20,6 +20,7 @@ from kvatlas.grid.study import (
     shards,
 )
 from kvatlas.paths import TEXTS_FILE, text_file
+from kvatlas.tasks.answer_scores import METRICS
 from kvatlas.tasks.long_context import REUSED, SEVERAL
 from kvatlas.tasks.ruler import all_tasks
 
@@ -116,17 +117,22 @@ def _prompts_cell(context: StudyContext, group: Group) -> Cell:
         "context": group.context,
         "seeds": list(group.seeds),
     }
+    if not all_tasks()[group.task].metric:
+        spec["metric"] = _named(context, "metric", group.task, "is scored by it", METRICS)
     # A question's words must not stand in the text, so it is drawn with the text in mode no_context too.
     key = all_tasks()[group.task].reads
-    text = {"text": text_file(_named(context, key, group.task))} if key else {}
+    text = (
+        {"text": text_file(_named(context, key, group.task, "draws its contexts from it", [TEXTS_FILE]))} if key else {}
+    )
     output = context.paths.prompts(context.study, context.model, group.id)
     work = Work(len(group.seeds), group.tokens)
     return Cell(PROMPTS, context.study, context.model, "", group.id, spec, output, context.model_input() | text, work)
 
 
-def _named(context: StudyContext, key: str, task: str) -> str:
+def _named(context: StudyContext, key: str, task: str, reason: str, choices: Iterable[str]) -> str:
     if key not in context.study_config:
-        raise KvatlasError(f"studies.ruler.{key}: task {task} draws its contexts from it; name one of {TEXTS_FILE}")
+        known = ", ".join(choices)
+        raise KvatlasError(f"studies.ruler.{key}: this key is missing; task {task} {reason}: name one of {known}")
     return str(context.study_config[key])
 
 
@@ -190,9 +196,10 @@ STUDY = Study(
         },
         "documents": {
             "type": "string",
-            "description": "paragraphs with questions for task qa: a text of JSON lines with context, question and answers, "
-            "by its name in config/texts.yaml",
+            "description": "texts with questions for tasks qa and dataset: a text of JSON lines with context, question "
+            "and answers, by its name in config/texts.yaml",
         },
+        "metric": {"enum": list(METRICS), "description": "how answers of task dataset are scored"},
         "schedules": {
             "type": "array",
             "minItems": 1,

@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvatlas.reporting import labels
-from kvatlas.reporting.figures.layout import axes_grid
+from kvatlas.reporting.figures.layout import axes_grid, note_above
+from kvatlas.reporting.figures.panels import count_note
 from kvatlas.reporting.sections.ruler import STUDY, mode_name
 from kvatlas.reporting.study_rows import Record, arms_of, groups, rows_of
 from kvatlas.reporting.style import INK, SOFT
@@ -45,7 +46,8 @@ def draw(results: Record, trials: Sequence[Record]) -> Figure:
     figure, grid = axes_grid(len(panels), 1, height, height_ratios=[size + 4 for size in sizes])
     for axes, (model, mode) in zip(grid[:, 0], panels, strict=True):
         _draw_panel(axes, results, model, mode)
-        axes.set_title(f"{labels.model_label(model)}, {mode_name(mode)}")
+        axes.set_title(f"{labels.model_label(model)}, {mode_name(mode)}", pad=13)
+        note_above(axes, count_note(rows_of(results, STUDY, "tasks", model=model, mode=mode)) + " and task")
     return figure
 
 
