@@ -22,6 +22,7 @@ CAPTION = (
     "Each question goes to the compressed cache itself, or follows the answers to those before it, turn by turn."
 )
 _COLUMNS = 2
+_DASHES = ("-", "--", ":", "-.")  # by budget, the largest cache first
 _DODGE = 0.06  # of a question, between the intervals of neighbouring arms
 
 
@@ -44,6 +45,7 @@ def draw(results: Record, trials: Sequence[Record]) -> Figure:
     order = sorted(arms.values(), key=labels.arm_key)
     height = 2.6 * len(panels) + legend_height(len(order), _COLUMNS)
     figure, grid = axes_grid(len(panels), 1, height)
+    budgets = list(dict.fromkeys(str(row["budget"]) for row in order if row["budget"] != "none"))
     handles: dict[str, Any] = {}
     for axes, (model, mode) in zip(grid[:, 0], panels, strict=True):
         rows = rows_of(results, STUDY, "questions", model=model, mode=mode)
@@ -51,7 +53,8 @@ def draw(results: Record, trials: Sequence[Record]) -> Figure:
             members = [row for row in rows if row["arm"] == arm["arm"]]
             if members:
                 shift = _DODGE * (number - (len(order) - 1) / 2)
-                handles[arm["arm"]] = _draw_arm(axes, arm, members, shift)
+                dashes = _DASHES[budgets.index(arm["budget"]) % len(_DASHES)] if arm["budget"] in budgets else "-"
+                handles[arm["arm"]] = _draw_arm(axes, arm, members, shift, dashes)
         axes.set_title(f"{labels.model_label(model)}, {mode_name(mode)}", pad=13)
         note_above(axes, count_note(rows))
         percent_axis(axes)
@@ -61,14 +64,13 @@ def draw(results: Record, trials: Sequence[Record]) -> Figure:
     return figure
 
 
-def _draw_arm(axes: Axes, arm: Record, rows: Sequence[Record], shift: float) -> Any:
+def _draw_arm(axes: Axes, arm: Record, rows: Sequence[Record], shift: float, dashes: str) -> Any:
     look = method_style(str(arm["method"]))
     places = [row["question_number"] + shift for row in rows]
     for place, row in zip(places, rows, strict=True):
         axes.plot([place, place], row["score_ci"], color=look.color, linewidth=0.8, alpha=0.5)
     face = "white" if arm["quantizer"] != "none" else look.face
     style: dict[str, Any] = {"color": look.color, "marker": look.marker, "markerfacecolor": face, "markersize": 4}
-    dashes: Any = look.linestyle
     scores = [row["score"] for row in rows]
     (line,) = axes.plot(places, scores, linestyle=dashes, label=labels.arm_label(arm), **style)
     return line
