@@ -168,7 +168,7 @@ def _work(group: Group, block: int | None) -> Work:
 STUDY = Study(
     name="ruler",
     label="Long-context tasks",
-    order=35,
+    order=33,
     kind=RULER,
     task="ruler",
     unfold=cells,
