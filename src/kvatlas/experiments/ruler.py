@@ -2,14 +2,14 @@
 
 Schedules: `after_prefill` compresses the prefilled cache once, so that the end is bounded and the peak is the whole cache;
 `every_block` streams the prompt in blocks and brings the cache back to its budget after each, so that the peak is bounded
-too. Mode `reuse` asks several questions, each on a fork of one compressed cache; mode `turns` asks them one after the
-other, and the answers stay in the cache. One trial per question.
+too; `every_step` does so after every token of the answer as well. Mode `reuse` asks several questions, each on a fork of
+one compressed cache; mode `turns` asks them one after the other, and the answers stay in the cache. One trial per question.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from kvatlas.compression.apply import quantize
+from kvatlas.compression.apply import Compressor, quantize
 from kvatlas.compression.build import make_store
 from kvatlas.compression.methods import NO_QUANTIZER
 from kvatlas.experiments import arms, measures, prefill_tensors, prompt_batches
@@ -30,7 +30,7 @@ from kvatlas.lm.cache import CompressedCache
 from kvatlas.lm.loading import LanguageModel
 from kvatlas.tasks.answer_scores import METRICS
 
-EVERY_BLOCK = "every_block"
+AFTER_PREFILL, EVERY_STEP = "after_prefill", "every_step"
 TURNS = "turns"
 
 
@@ -52,9 +52,10 @@ def measure(spec: Mapping[str, Any], inputs: Mapping[str, Path]) -> Measured:
         for rows in tqdm(chunks, desc=f"{spec['arm']} {spec['mode']} {spec['task']} {spec['context']}", unit="batch"):
             batch = [prompts[row] for row in rows]
             with watch.timed("compress"):
-                cache = compressed(spec, lm, batch, inputs, rows)
+                compressor = compressor_of(spec, lm, batch)
+                cache = compressed(spec, lm, batch, inputs, rows, compressor=compressor)
             with watch.timed("measure"):
-                for answered in answers(spec, lm, batch, cache):
+                for answered in answers(spec, lm, batch, cache, compressor):
                     trials += _trials(spec, lm, batch, cache, answered)
                     step_seconds += answered.continuation.step_seconds
     speed = measures.decode_speed(step_seconds, len(chunks[0]))
@@ -71,14 +72,20 @@ class Answered:
 
 
 def compressed(
-    spec: Mapping[str, Any], lm: LanguageModel, prompts: Sequence[Prompt], inputs: Mapping[str, Path], rows: range
+    spec: Mapping[str, Any],
+    lm: LanguageModel,
+    prompts: Sequence[Prompt],
+    inputs: Mapping[str, Path],
+    rows: range,
+    *,
+    compressor: Compressor,
 ) -> CompressedCache:
     """Return the arm's cache of some rows, within its budget."""
-    compressor = compressor_of(spec, lm, prompts)
-    if spec["schedule"] == EVERY_BLOCK:
+    if spec["schedule"] != AFTER_PREFILL:
         cache = arms.new_cache(spec, lm)
         lm.prefill(prompt_batches.compressed_tokens(lm, prompts), cache, spec["block"], lambda: compressor(cache))
-        cache.stop_observing()
+        if spec["schedule"] != EVERY_STEP:
+            cache.stop_observing()
         return cache
     cache, _ = prefill_tensors.load(inputs["prefill"], lm, arms.observation_of(spec), rows)
     compressor(cache)
@@ -89,7 +96,11 @@ def compressed(
 
 
 def answers(
-    spec: Mapping[str, Any], lm: LanguageModel, prompts: Sequence[Prompt], cache: CompressedCache
+    spec: Mapping[str, Any],
+    lm: LanguageModel,
+    prompts: Sequence[Prompt],
+    cache: CompressedCache,
+    compressor: Compressor,
 ) -> Iterator[Answered]:
     """Answer the questions, each for all rows at once."""
     growing = cache.fork()
@@ -98,7 +109,12 @@ def answers(
         tail = "turn_ids" if turns and number else "ids"
         uncached = lm.ids([question[tail] for question in asked])
         answering = growing if turns else cache.fork()
-        yield Answered(number, asked, greedy(lm, answering, uncached, spec["new_tokens"]))
+        after_step = _compress_each_step(compressor, answering) if spec["schedule"] == EVERY_STEP else None
+        yield Answered(number, asked, greedy(lm, answering, uncached, spec["new_tokens"], after_step))
+
+
+def _compress_each_step(compressor: Compressor, cache: CompressedCache) -> Callable[[], None]:
+    return lambda: compressor(cache)
 
 
 def _questions(prompt: Prompt) -> list[Prompt]:

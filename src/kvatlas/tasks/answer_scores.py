@@ -40,6 +40,12 @@ def choice(text: str, answers: Sequence[str]) -> float:
     return float(found is not None and found[0] in answers)
 
 
+def last_number(text: str, answers: Sequence[str]) -> float:
+    """Return 1 where the last whole number of the text is one of `answers`, thousands set off or not, else 0."""
+    found = re.findall(r"\d[\d,]*", text)
+    return float(bool(found) and found[-1].replace(",", "") in answers)
+
+
 def _normalised(text: str) -> str:
     """As SQuAD's evaluation: lower case, without punctuation and articles, white space collapsed."""
     bare = "".join(character for character in text.lower() if character not in string.punctuation)
@@ -59,5 +65,6 @@ METRICS: Mapping[str, Callable[[str, Sequence[str]], float]] = {
     "exact": exact,
     "f1": f1,
     "choice": choice,
+    "last_number": last_number,
 }
 """Metric, as prompts name it -> its score of a text."""

@@ -115,7 +115,8 @@ def test_each_question_of_reuse_is_answered_by_a_fork_of_one_compressed_cache(
     wanted = spec("reuse", SNAPKV)
     lm = LanguageModel.load(inputs["reuse"]["model"])
     with torch.inference_mode():
-        cache = ruler.compressed(wanted, lm, prompts, inputs["reuse"], range(2))
+        compressor = ruler.compressor_of(wanted, lm, prompts)
+        cache = ruler.compressed(wanted, lm, prompts, inputs["reuse"], range(2), compressor=compressor)
         alone = greedy(lm, cache, lm.ids([prompt["questions"][3]["ids"] for prompt in prompts]), 4)
     assert [alone.ids[row][alone.mask[row]].tolist() for row in range(2)] == [
         trials[3]["output_ids"],
@@ -135,3 +136,23 @@ def test_turns_leave_questions_and_answers_in_the_cache_of_the_next_one(inputs: 
         by_hand = greedy(lm, lm.new_cache(), lm.ids([conversation]), 4)
     assert by_hand.ids[0][by_hand.mask[0]].tolist() == trials[1]["output_ids"]
     assert second["text"] in lm.tokenizer.decode(second["turn_ids"])
+
+
+@pytest.mark.parametrize("policy", [SNAPKV, {"name": "h2o"}], ids=lambda policy: str(policy["name"]))
+def test_every_step_brings_the_cache_to_its_budget_while_it_answers(
+    policy: dict[str, Any], inputs: dict[str, dict[str, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots: list[int] = []
+
+    def watched(lm: LanguageModel, cache: Any, uncached: Any, new_tokens: int, after_step: Any) -> Any:
+        def step() -> None:
+            after_step()
+            slots.append(max(layer.n_slots for layer in cache.layers))
+
+        return greedy(lm, cache, uncached, new_tokens, step)
+
+    monkeypatch.setattr(ruler, "greedy", watched)
+    trials = trials_of(inputs["agnostic"], spec("agnostic", policy, schedule="every_step", block=64))
+    # The question is not compressed away before the first step; from then on the budget holds.
+    assert len(slots) == 4
+    assert set(slots) == {int(trials[0]["slots"])}

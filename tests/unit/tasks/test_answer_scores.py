@@ -29,6 +29,9 @@ from kvatlas.tasks.answer_scores import METRICS
         ("f1", "The.", ["a"], 1.0),
         ("choice", " (B) because A is wrong", ["B"], 1.0),
         ("choice", "Because of A", ["B"], 0.0),
+        ("last_number", "5 + 7 = 12, then 1,012.", ["1012"], 1.0),
+        ("last_number", "1012 and 12", ["1012"], 0.0),
+        ("last_number", "nothing", ["1012"], 0.0),
         ("choice", "none", ["B"], 0.0),
     ],
 )

@@ -19,8 +19,8 @@ from kvatlas.tasks.text import draw_sentence, rng_for
 from tests.support.prompts import TOKENIZER, text_of
 
 TASKS = all_tasks()
-# A data set's own texts have no known spans; its tests are at the end.
-NAMES = sorted(set(TASKS) - {"dataset"})
+# A data set's own texts have no known spans, and a chain's total stands nowhere; their tests are at the end.
+NAMES = sorted(set(TASKS) - {"dataset", "arithmetic"})
 NEEDLES = [name for name in NAMES if name.startswith("niah")]
 CONTEXT = 1600
 # Made-up words between the sentences, so that the lists of common words have enough of them.
@@ -64,9 +64,9 @@ def context_of(prompt: dict[str, Any]) -> str:
 
 def test_the_tasks_are_those_of_the_benchmark() -> None:
     needles = [f"niah_{kind}_{number}" for kind in ("single", "multikey") for number in (1, 2, 3)]
-    assert sorted([*needles, "niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe", "qa", "dataset"]) == sorted(
-        TASKS
-    )
+    assert sorted(
+        [*needles, "niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe", "qa", "dataset", "arithmetic"]
+    ) == sorted(TASKS)
     assert {name: TASKS[name].new_tokens for name in ("niah_single_1", "vt", "cwe", "fwe")} == {
         "niah_single_1": 128,
         "vt": 30,
@@ -243,3 +243,18 @@ def test_a_row_of_a_data_set_is_cut_in_the_middle_and_scored_by_the_study_s_metr
         TASKS["dataset"].prompts(TOKENIZER, mode="aware", context=600, seeds=[0], corpus=documents)
     with pytest.raises(KvatlasError, match="metric: task vt is scored by 'all'"):
         prompts("vt", metric="f1")
+
+
+def test_a_chain_adds_up_and_every_addition_but_the_first_carries() -> None:
+    for mode in ("aware", "agnostic"):
+        rows = prompts("arithmetic", mode=mode, seeds=range(3), context=900)
+        assert {(len(row["ids"]), row["n_compress"]) for row in rows} == {(900, rows[0]["n_compress"])}
+        for row in rows:
+            start = re.search(r"chain starts with (\d+)\.", context_of(row))
+            added = [int(number) for number in re.findall(r"Addition \d of the chain: add (\d+)\.", context_of(row))]
+            assert start is not None
+            totals = [int(start[1]) + sum(added[:number]) for number in range(len(added) + 1)]
+            assert row["answers"] == [str(totals[-1])]
+            assert all(total % 10 + more % 10 > 9 for total, more in zip(totals[1:], added[1:], strict=False))
+            assert text_of(row).endswith(f"Start: {start[1]}\nTotal 1:")
+            assert len(row["spans"]) == 7

@@ -1,8 +1,8 @@
 """Trials of the long-context tasks to their section: a macro average per arm, every task by itself, contrasts, gates.
 
 A pure function of the trials. Scores are in [0, 1]; a cluster is one context draw (task, length, seed), a stratum one task at
-one length. The macro average weighs every task that passed its gate equally, and every length of a task equally. What is
-streamed in blocks stands under a mode of its own, `MODE-every_block`.
+one length. The macro average weighs every task that passed its gate equally, and every length of a task equally. Another
+schedule than `after_prefill` stands under a mode of its own, `MODE-SCHEDULE`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kvatlas.tasks.ruler import all_tasks
 
 SCORE = "score"
 METRICS = (SCORE, *(f"{SCORE}_{task}" for task in all_tasks()))
-EVERY_BLOCK = "every_block"
+AFTER_PREFILL = "after_prefill"
 
 Trial = Mapping[str, Any]
 Row = dict[str, Any]
@@ -66,7 +66,8 @@ def aggregate(trials: Sequence[Trial], options: Mapping[str, Any] | None = None)
 
 def mode_of(trial: Trial) -> str:
     """Return the question mode, with the schedule where it is not the usual one."""
-    return f"{trial['mode']}-{EVERY_BLOCK}" if trial["schedule"] == EVERY_BLOCK else str(trial["mode"])
+    mode, schedule = str(trial["mode"]), trial["schedule"]
+    return mode if schedule == AFTER_PREFILL else f"{mode}-{schedule}"
 
 
 def cluster_values(trials: Iterable[Trial], tasks: Sequence[str]) -> dict[Cluster, float]:

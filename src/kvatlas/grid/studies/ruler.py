@@ -25,7 +25,8 @@ from kvatlas.tasks.long_context import REUSED, SEVERAL
 from kvatlas.tasks.ruler import all_tasks
 
 RULER = "ruler"
-AFTER_PREFILL, EVERY_BLOCK = "after_prefill", "every_block"
+AFTER_PREFILL, EVERY_BLOCK, EVERY_STEP = "after_prefill", "every_block", "every_step"
+_IN_PATHS = {AFTER_PREFILL: [], EVERY_BLOCK: ["blocks"], EVERY_STEP: ["steps"]}
 DEFAULT_STREAM_BLOCK = 128
 
 
@@ -43,8 +44,7 @@ class Group:
     @property
     def id(self) -> str:
         """The group's name in paths: `aware-vt-1024-0`, `aware-blocks-vt-1024-0`."""
-        schedule = ["blocks"] if self.schedule == EVERY_BLOCK else []
-        return "-".join([self.mode, *schedule, self.task, str(self.context), str(self.shard)])
+        return "-".join([self.mode, *_IN_PATHS[self.schedule], self.task, str(self.context), str(self.shard)])
 
     @property
     def tokens(self) -> int:
@@ -70,7 +70,7 @@ def cells(context: StudyContext) -> Iterator[Cell]:
         inputs = {"prompts": prompts.output}
         shared: Spec = {"task": group.task, "mode": group.mode, "context": group.context, "shard": group.shard}
         shared |= {"new_tokens": group.new_tokens, "schedule": group.schedule}
-        if group.schedule == EVERY_BLOCK:
+        if group.schedule != AFTER_PREFILL:
             shared["block"] = context.study_config.get("stream_block", DEFAULT_STREAM_BLOCK)
         else:
             prefill = _prefill_cell(context, group)
@@ -204,15 +204,16 @@ STUDY = Study(
             "type": "array",
             "minItems": 1,
             "uniqueItems": True,
-            "items": {"enum": [AFTER_PREFILL, EVERY_BLOCK]},
+            "items": {"enum": [AFTER_PREFILL, EVERY_BLOCK, EVERY_STEP]},
             "default": [AFTER_PREFILL],
-            "description": "when the cache is brought to its budget: once, or after every block of the prompt",
+            "description": "when the cache is brought to its budget: once, after every block of the prompt, "
+            "or after every token of the answer too",
         },
         "stream_block": {
             "type": "integer",
             "minimum": 1,
             "default": DEFAULT_STREAM_BLOCK,
-            "description": "tokens per block of the schedule every_block",
+            "description": "tokens per block of the schedules every_block and every_step",
         },
         "block": {
             "type": "integer",

@@ -67,7 +67,7 @@ def mode_name(mode: str) -> str:
     question, _, schedule = mode.partition("-")
     names = {"reuse": "several questions, each to the compressed cache", "turns": "several questions, turn by turn"}
     name = names.get(question, labels.mode_label(question))
-    return f"{name}, evicted after every block" if schedule else name
+    return f"{name}, evicted after {schedule.replace('_', ' ')}" if schedule else name
 
 
 def averaged(results: Record, model: str, mode: str) -> str:
