@@ -57,6 +57,14 @@ studies:
     <<: *recall
     task: needle
     visitors: 3
+  ruler:
+    tasks: [niah_two_values]
+    contexts: [512]
+    seeds: 2
+    n_sinks: 4
+    n_recent: 32
+    modes:
+      agnostic: {methods: [value_norm], budgets: ["4x"]}
 """
 TOKENS = 60
 
@@ -141,6 +149,21 @@ def task_answers(flow: Workflow) -> dict[str, Any]:
     }
 
 
+def long_task_answers(flow: Workflow) -> dict[str, Any]:
+    """The prompts of a cell whose study names the task `niah_two_values`, and what pages show of it."""
+    tiny_tokenizer().save_pretrained("mine")
+    cells = [cell for cell in flow.grid.cells.values() if cell.study == "ruler" and cell.group.startswith("agnostic")]
+    (cell,) = (cell for cell in cells if cell.kind == "prompts")
+    prompts.write(cell.spec, {"model": Path("mine")}, Path("long.jsonl"))
+    rows = [json.loads(line) for line in Path("long.jsonl").read_text().splitlines()]
+    return {
+        "prompts": {row["task"]: [len(row["ids"]) for row in rows] for row in rows},
+        "new_tokens": sorted({cell.spec["new_tokens"] for cell in cells if cell.arm}),
+        "code": sorted(dependencies.cell_code(cell.spec)),
+        "shown": dependencies.shown_names(flow.config)["task niah_two_values"],
+    }
+
+
 def study_answers(flow: Workflow) -> dict[str, Any]:
     """The cells, rules, table and section of the study `visitor`."""
     trials = synthetic.recall_trials(
@@ -183,6 +206,7 @@ ANSWERS: Mapping[str, Callable[[Workflow], dict[str, Any]]] = {
     "quantizer": quantizer_answers,
     "figure": figure_answers,
     "task": task_answers,
+    "long task": long_task_answers,
     "study": study_answers,
     "entries": entry_answers,
 }

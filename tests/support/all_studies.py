@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 from kvatlas.analysis.claims import claim_file, judge
-from kvatlas.analysis.studies import attention_loss, needle, online_lm, passkey, quantizer_error, task_suite
+from kvatlas.analysis.studies import attention_loss, needle, online_lm, passkey, quantizer_error, ruler, task_suite
 from tests.support import synthetic
 from tests.support.places import CLAIMS_FILE
+from tests.support.ruler import trials_of as ruler_trials_of
 from tests.support.streams import loss_trials, online_trials
 from tests.support.suite import error_trial, passage, trials_of
 
@@ -17,7 +18,7 @@ INSTANCES = 30
 
 
 def results(**needle_grid: Any) -> dict[str, Any]:
-    """Make a results.json with all six studies of one model; `needle_grid` changes the needle study's trials."""
+    """Make a results.json with all studies of one model; `needle_grid` changes the needle study's trials."""
     claims = claim_file.load(CLAIMS_FILE)
     streams = online_trials(protocols=("online", "prefill", "single"), blocks=(1,))
     pairs = judge.pairs(claims, "online_lm", {trial["arm"] for trial in streams}, online_lm.METRICS)
@@ -30,6 +31,7 @@ def results(**needle_grid: Any) -> dict[str, Any]:
             "passkey": passkey.aggregate(passkey_trials()),
             "online_lm": online_lm.aggregate(streams, {"pairs": pairs}),
             "attention_loss": attention_loss.aggregate(loss_trials()),
+            "ruler": ruler.aggregate(ruler_trials()),
             "task_suite": task_suite.aggregate([trial | {"model": MODEL} for trial in suite_trials()]),
             "quantizer_error": quantizer_error.aggregate([trial | {"model": MODEL} for trial in error_trials()]),
         },
@@ -42,6 +44,24 @@ def passkey_trials() -> list[dict[str, Any]]:
     """Make passkey trials of a few arms, half of their haystacks noise and half news."""
     trials = synthetic.recall_trials(study="passkey", arms=synthetic.ARMS[:6], contexts=(512,), modes=("aware",))
     return [trial | {"haystack": ("noise", "news")[trial["seed"] % 2]} for trial in trials]
+
+
+def ruler_trials() -> list[dict[str, Any]]:
+    """Make trials of three tasks, one of which the full cache does not master, and of several questions to one cache."""
+
+    def full(task: str, seed: int, number: int) -> float:
+        return 0.5 if task == "cwe" else 1.0
+
+    def less(task: str, seed: int, number: int) -> float:
+        return 1.0 / number if seed % 2 else 0.25
+
+    trials = ruler_trials_of("full", lambda *_: 0.0, mode="no_context")
+    for mode, questions in (("aware", 1), ("agnostic", 1), ("reuse", 4)):
+        trials += ruler_trials_of("full", full, mode=mode, questions=questions)
+        for arm in ("snapkv-4x", "random-4x", "snapkv-8x"):
+            trials += ruler_trials_of(arm, less, mode=mode, questions=questions)
+    trials += ruler_trials_of("full", full, schedule="every_block")
+    return trials + ruler_trials_of("random-4x", less, schedule="every_block")
 
 
 def suite_trials() -> list[dict[str, Any]]:

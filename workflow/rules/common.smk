@@ -39,7 +39,7 @@ wildcard_constraints:
     model=r"[A-Za-z0-9._-]+",
     text=r"[A-Za-z0-9._-]+",
     arm=r"[a-z0-9_.-]+",
-    group=r"[a-z_]+(-[a-z]+)?-\d+-\d+",
+    group=r"[a-z_]+(-[a-z0-9_]+)*-\d+-\d+",
     figure=r"f\d+_[a-z0-9_]+",
 
 

@@ -38,6 +38,11 @@ SCHEMA: pa.Schema = pa.schema(
 )
 """Columns of trials.parquet: NLLs in nats per token, sizes in bytes per prompt, `slots` kept per layer and KV head."""
 
+EXTRA: pa.Schema = pa.schema(
+    [("task", pa.string()), ("schedule", pa.string()), ("question_number", pa.int64()), ("score", pa.float64())]
+)
+"""Columns that a file has where a trial of it has a score in [0, 1]."""
+
 JOINED = ("embed_cosine", "cell")
 OPTIONAL = ("question", "family", "instance")  # of some studies alone
 REQUIRED = frozenset(SCHEMA.names) - {*JOINED, *OPTIONAL}
@@ -65,10 +70,12 @@ def load(paths: Iterable[Path | str], embeddings: Path | str | Sequence[Path | s
 
 
 def write_parquet(trials: Sequence[Mapping[str, Any]], path: Path | str) -> None:
-    """Write trials to Parquet with the typed columns of `SCHEMA`, atomically."""
-    columns = {name: [trial.get(name) for trial in trials] for name in SCHEMA.names}
+    """Write trials to Parquet with the typed columns of `SCHEMA`, and of `EXTRA` where there are scores, atomically."""
+    scored = any("score" in trial for trial in trials)
+    schema = pa.unify_schemas([SCHEMA, EXTRA]) if scored else SCHEMA
+    columns = {name: [trial.get(name) for trial in trials] for name in schema.names}
     try:
-        table = pa.table(columns, schema=SCHEMA)
+        table = pa.table(columns, schema=schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise KvatlasError(
             f"{path}: a trial has a value of the wrong type ({error}); delete its cell and run again"
@@ -82,7 +89,8 @@ def write_parquet(trials: Sequence[Mapping[str, Any]], path: Path | str) -> None
 def read_parquet(path: Path | str) -> list[Trial]:
     """Read the trials that `write_parquet` wrote. Raises KvatlasError when the file is missing or is not Parquet."""
     try:
-        table = pq.read_table(path, schema=SCHEMA)
+        scored = "score" in pq.read_schema(path).names
+        table = pq.read_table(path, schema=pa.unify_schemas([SCHEMA, EXTRA]) if scored else SCHEMA)
     except FileNotFoundError as error:
         raise KvatlasError(f"{path}: no such file; build it with snakemake") from error
     except (pa.ArrowInvalid, OSError) as error:

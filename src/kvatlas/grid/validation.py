@@ -23,6 +23,7 @@ from kvatlas.grid.studies import known_tasks
 from kvatlas.lm.catalog import find_model, find_text, load_models, load_texts
 from kvatlas.paths import MODELS_FILE, TEXTS_FILE
 from kvatlas.schemas.messages import closest
+from kvatlas.tasks.ruler import all_tasks
 
 Config = Mapping[str, Any]
 _TYPES = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false"}
@@ -170,12 +171,14 @@ class _StudyCheck:
             raise KvatlasError(
                 f"{self.path}.text: a corpus haystack needs a text of {TEXTS_FILE}; known: {', '.join(texts)}"
             )
-        if "text" in self.block:
-            _require(f"{self.path}.text", find_text, texts, self.block["text"])
+        for key in ("text", "documents"):
+            if key in self.block:
+                _require(f"{self.path}.{key}", find_text, texts, self.block[key])
 
     def _check_lengths(self) -> None:
         key = "contexts" if "contexts" in self.block else "tokens" if "tokens" in self.block else "context"
-        extra = self.block.get("new_tokens", 0)
+        answers = [all_tasks()[task].new_tokens for task in self.block.get("tasks", ())]
+        extra = self.block.get("new_tokens", max(answers, default=0))
         for model in self.models:
             limit = self.catalog[model].get("max_positions", math.inf)
             for context in self.contexts:

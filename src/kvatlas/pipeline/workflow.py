@@ -19,6 +19,7 @@ from kvatlas.grid import config, unfold
 from kvatlas.grid.cells import EMBED, PREFILL, PROMPTS, RECALL, Cell
 from kvatlas.grid.sizes import Sizes
 from kvatlas.grid.studies import all_studies, trial_kinds
+from kvatlas.grid.studies.ruler import RULER
 from kvatlas.grid.study import device_keys
 from kvatlas.lm.catalog import load_models, load_texts
 from kvatlas.paths import MODELS_FILE, TEXTS_FILE, model_file
@@ -31,8 +32,8 @@ from kvatlas.tracking.fingerprint import combine
 _VERIFY_KEYS = ("track_versions", "memory_mb")
 # Without a model: a tokenizer, and Python with transformers.
 _PROMPTS_MB = 2000
-# Cells that need a prefill go before further prefills, so that few prefill files are on disk at a time.
-_PRIORITY = {RECALL: 10}
+# Kinds of cells that read a prefill: they go before further prefills, so that few prefill files are on disk at a time.
+_PRIORITY = {RECALL: 10, RULER: 10}
 
 OfWildcards = Callable[[Any], Any]
 
@@ -101,7 +102,10 @@ class Workflow:
     def studies_pattern(self, kind: str) -> str:
         """Return a regular expression of the studies that have cells of a kind."""
         records = all_studies().values()
-        named = {PROMPTS: [r.name for r in records if r.task], PREFILL: [r.name for r in records if r.kind == RECALL]}
+        named = {
+            PROMPTS: [r.name for r in records if r.task],
+            PREFILL: [r.name for r in records if r.kind in _PRIORITY],
+        }
         return "|".join(named.get(kind, [record.name for record in records if record.kind == kind]))
 
     def priority(self, kind: str) -> int:

@@ -28,6 +28,7 @@ from kvatlas.paths import (
     module_file,
     source_name,
 )
+from kvatlas.tasks.ruler import all_tasks
 from kvatlas.tracking.fingerprint import MODEL_PACKAGES, TABLE_PACKAGES, Explanation, combine, explain
 
 # Keys of a catalog entry that describe a model without changing a byte of it.
@@ -115,7 +116,7 @@ def _families() -> str:
 
 
 def shown_names(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return what pages and figures show of a run's policies, quantizers and models beside their names."""
+    """Return what pages and figures show of a run's policies, quantizers, tasks and models beside their names."""
     registered, catalog = methods.policies(), model_titles(Path(MODELS_FILE).resolve())
     studies = config.get("studies", {})
     policies = {policy_parameters.policy_of(config, method)["name"] for method in _named(studies, "methods")}
@@ -126,6 +127,8 @@ def shown_names(config: Mapping[str, Any]) -> dict[str, str]:
         for name, quantizer in methods.quantizers().items()
         if name in _named(studies, "quantizers")
     }
+    named_tasks = sorted({task for study in studies.values() for task in study.get("tasks", ())})
+    labels |= {f"task {task}": all_tasks()[task].label for task in named_tasks}
     return labels | {f"title {name}": catalog.get(name, name) for name in config.get("models", ())}
 
 

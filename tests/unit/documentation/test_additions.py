@@ -23,6 +23,7 @@ ROWS = {
     "a claim": ("claim", 1),
     "a figure": ("figure", 1),
     "a fact task": ("task", 1),
+    "a long-context task": ("long_task", 1),
     "a study": ("study", 3),
 }
 ENTRIES = ("model", "claim")
@@ -125,6 +126,14 @@ def test_a_fact_task_is_named_by_a_configuration_and_makes_prompts(answers: dict
     assert task["task"] == "badge"
     assert task["lengths"] == [512, 512]
     assert additions.added_files("task")[0] in task["code"]
+
+
+def test_a_long_context_task_is_named_by_a_configuration_and_makes_prompts(answers: dict[str, Any]) -> None:
+    task = answers["long task"]
+    assert task["prompts"] == {"niah_two_values": [512, 512]}
+    assert task["new_tokens"] == [128]
+    assert additions.added_files("long_task")[0] in task["code"]
+    assert task["shown"] == "Two values, noise"
 
 
 def test_a_study_unfolds_into_cells_of_rules_that_know_it(answers: dict[str, Any]) -> None:
