@@ -10,6 +10,7 @@ import torch
 
 from kvatlas.experiments import prefill, prompt_batches, ruler
 from kvatlas.experiments.decoding import greedy
+from kvatlas.experiments.recall import compressor_of
 from kvatlas.files import read_jsonl, write_jsonl
 from kvatlas.lm.cache import Observation
 from kvatlas.lm.loading import LanguageModel
@@ -115,7 +116,7 @@ def test_each_question_of_reuse_is_answered_by_a_fork_of_one_compressed_cache(
     wanted = spec("reuse", SNAPKV)
     lm = LanguageModel.load(inputs["reuse"]["model"])
     with torch.inference_mode():
-        compressor = ruler.compressor_of(wanted, lm, prompts)
+        compressor = compressor_of(wanted, lm, prompts)
         cache = ruler.compressed(wanted, lm, prompts, inputs["reuse"], range(2), compressor=compressor)
         alone = greedy(lm, cache, lm.ids([prompt["questions"][3]["ids"] for prompt in prompts]), 4)
     assert [alone.ids[row][alone.mask[row]].tolist() for row in range(2)] == [
