@@ -15,6 +15,7 @@ from tests.support.tiny_models import tiny_model
 kvpress = pytest.importorskip("kvpress")
 
 WINDOW = 16
+EXPECTED = "expected_attention"
 SHAPES = [("llama", 1, 1), ("qwen2", 6, 1), ("qwen2", 14, 2), ("llama", 16, 2)]
 # Shorter prompts tie everywhere: kvpress gives the window the highest score of the others, and pooling levels the rest.
 LENGTHS = [2 * WINDOW + 1, 100, 257]
@@ -57,7 +58,7 @@ def kept_by_us(lm: LanguageModel, ids: torch.Tensor, spec: dict, budget: Budget)
 
 @pytest.mark.parametrize(("architecture", "heads", "kv_heads"), SHAPES)
 @pytest.mark.parametrize("tokens", LENGTHS)
-@pytest.mark.parametrize("method", ["snapkv", "streaming_llm", "random", "l2norm", "keydiff", "tova"])
+@pytest.mark.parametrize("method", ["snapkv", "streaming_llm", "random", "l2norm", "keydiff", "tova", EXPECTED])
 def test_the_same_slots_are_kept_as_by_kvpress(method, architecture, heads, kv_heads, tokens):
     n_kept = max(int(tokens * 0.5), WINDOW + 1)
     ratio = 1 - (n_kept + 0.5) / tokens  # kvpress keeps int(T (1 - ratio))
@@ -70,6 +71,7 @@ def test_the_same_slots_are_kept_as_by_kvpress(method, architecture, heads, kv_h
         "l2norm": lambda: kvpress.KnormPress(compression_ratio=ratio),
         "keydiff": lambda: kvpress.KeyDiffPress(compression_ratio=ratio),
         "tova": lambda: kvpress.TOVAPress(compression_ratio=ratio),
+        EXPECTED: lambda: kvpress.ExpectedAttentionPress(compression_ratio=ratio),
     }[method]()
     theirs = kept_by_kvpress(model, ids, press)
     spec = {"snapkv": {"name": "snapkv", "window": WINDOW, "kernel": 5}}.get(method, {"name": method})

@@ -16,6 +16,7 @@ from kvatlas.grid.policy_parameters import Field, policy_fields
 MORE: dict[str, list[dict[str, Any]]] = {
     "random": [{"seed": 3}],
     "heavy_hitter_layers": [{"min_share": 1.0}],
+    "expected_attention": [{"n_future": 8, "epsilon": 0.01}],
     "snapkv": [{"window": 4, "kernel": 1}, {"window": 4, "kernel": 5, "pooling": "max"}],
     "tova": [{"window": 3}],
 }

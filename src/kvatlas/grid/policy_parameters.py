@@ -41,6 +41,11 @@ def window_of(policy: Mapping[str, Any]) -> int | None:
     return None if field is None else int(policy.get("window", field.default))
 
 
+def reads_queries(policy: Mapping[str, Any]) -> bool:
+    """Return whether `policy` reads the statistics of queries. Raises KvatlasError for an unknown policy."""
+    return policy["name"] != FULL and methods.find_policy(policy["name"]).queries
+
+
 def policy_fields(policy: str) -> dict[str, Field]:
     """Return the dataclass fields of a registered policy by name. Raises KvatlasError for an unknown policy."""
     if policy == FULL:

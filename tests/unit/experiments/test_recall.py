@@ -120,6 +120,19 @@ def test_a_prefill_in_blocks_stores_the_slots_and_not_the_room_behind_them(kv_he
     assert sizes[0] == sizes[1]
 
 
+def test_statistics_of_queries_survive_the_prefill_file_and_a_file_without_them_is_named(inputs, tmp_path):
+    lm, seen = LanguageModel.load(inputs["model"]), Observation(queries=True)
+    prefill.write(PREFILL | {"queries": True}, inputs, tmp_path / "queries.safetensors")
+    with torch.inference_mode():
+        stored, _ = prefill_tensors.load(tmp_path / "queries.safetensors", lm, seen, range(1, 3))
+        fresh = prompt_batches.prefill(lm, read_jsonl(inputs["prompts"]), seen, 0)
+    for ours, computed in zip(stored.layers, fresh.layers, strict=True):
+        assert ours.query_statistics.keys() == computed.query_statistics.keys() != set()
+        assert all(torch.equal(ours.query_statistics[k], v[1:3]) for k, v in computed.query_statistics.items())
+    with pytest.raises(KvatlasError, match="query_count"):
+        prefill_tensors.load(inputs["prefill"], lm, seen)
+
+
 def test_an_arm_measures_what_its_compressed_cache_says(inputs):
     spec = recall_spec({"name": "snapkv", "window": 4, "kernel": 3}, "snapkv-4x")
     trials = trials_of(inputs, spec)
