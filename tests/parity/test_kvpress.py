@@ -84,3 +84,24 @@ def test_the_same_slots_are_kept_as_by_kvpress(method, architecture, heads, kv_h
         return
     for our, their in zip(ours, theirs, strict=True):
         assert torch.equal(our, their)
+
+
+@pytest.mark.parametrize(("architecture", "heads", "kv_heads"), SHAPES[:3])
+@pytest.mark.parametrize("tokens", [100, 257])
+def test_pyramidkv_keeps_the_same_slots_as_kvpress_of_the_same_budgets(architecture, heads, kv_heads, tokens):
+    """kvpress counts the window as part of a layer's line and rounds each layer by itself; lines and scores agree."""
+    n_layers, n_kept = 4, tokens // 2
+    model = tiny_model(architecture, layers=n_layers, heads=heads, kv_heads=kv_heads)
+    ids = torch.randint(5, 400, (1, tokens), generator=torch.Generator().manual_seed(tokens))
+    spec = {"name": "pyramidkv", "window": WINDOW, "kernel": 5, "beta": 2.0}
+    ours = kept_by_us(LanguageModel.wrap(model), ids, spec, Budget(str(n_kept), n_sinks=0, n_recent=0))
+    slots = [positions.shape[1] for positions in ours]
+    press = kvpress.PyramidKVPress(1 - (n_kept - WINDOW) / tokens, window_size=WINDOW, kernel_size=5, beta=2)
+    attention = [layer.self_attn for layer in model.base_model.layers]
+    lines = [press.get_layer_budget(module, tokens) for module in attention]
+    assert len(set(lines)) == n_layers  # it did not fall back
+    assert sum(slots) == n_layers * n_kept
+    assert all(abs(our - WINDOW - line) <= 1 for our, line in zip(slots, lines, strict=True))
+    press.get_layer_budget = lambda module, _: slots[module.layer_idx]
+    for our, their in zip(ours, kept_by_kvpress(model, ids, press), strict=True):
+        assert torch.equal(our, their)

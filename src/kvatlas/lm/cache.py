@@ -190,6 +190,7 @@ class CompressedCache(Cache):
         super().__init__(layers=[CompressedLayer(make_store(), seen) for _ in range(n_layers)])
         self.tokens_written = 0
         self.reindexed = False
+        self.states_budgets = False
         self.peak_nbytes = 0
 
     def bias(self, layer_idx: int) -> Tensor | None:
@@ -262,4 +263,5 @@ class CompressedCache(Cache):
         copy = CompressedCache(0, rotary=self.rotary)
         copy.layers = [layer.fork() for layer in self.layers]
         copy.tokens_written, copy.reindexed, copy.peak_nbytes = self.tokens_written, self.reindexed, self.peak_nbytes
+        copy.states_budgets = self.states_budgets
         return copy

@@ -120,6 +120,18 @@ def test_a_prefill_in_blocks_stores_the_slots_and_not_the_room_behind_them(kv_he
     assert sizes[0] == sizes[1]
 
 
+def test_trials_of_a_policy_that_splits_the_budget_say_what_each_layer_holds(inputs):
+    pyramid = {"name": "pyramidkv", "window": 4, "kernel": 3}
+    (split, *_), (even, *_) = (
+        trials_of(inputs, recall_spec({**pyramid, "name": name, **more}, f"{name}-4x"))
+        for name, more in (("pyramidkv", {"beta": 4}), ("snapkv", {}))
+    )
+    assert "layer_slots" not in even
+    assert split["layer_slots"] == sorted(set(split["layer_slots"]), reverse=True)
+    assert sum(split["layer_slots"]) / len(split["layer_slots"]) == split["slots"] == even["slots"]
+    assert split["resident_bytes"] == even["resident_bytes"]
+
+
 def test_statistics_of_queries_survive_the_prefill_file_and_a_file_without_them_is_named(inputs, tmp_path):
     lm, seen = LanguageModel.load(inputs["model"]), Observation(queries=True)
     prefill.write(PREFILL | {"queries": True}, inputs, tmp_path / "queries.safetensors")
