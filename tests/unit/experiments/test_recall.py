@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,17 @@ def test_statistics_of_queries_survive_the_prefill_file_and_a_file_without_them_
         assert all(torch.equal(ours.query_statistics[k], v[1:3]) for k, v in computed.query_statistics.items())
     with pytest.raises(KvatlasError, match="query_count"):
         prefill_tensors.load(inputs["prefill"], lm, seen)
+
+
+def test_a_model_that_cannot_be_unrotated_refuses_only_the_arms_that_read_queries(inputs, tmp_path, monkeypatch):
+    lm = LanguageModel.load(inputs["model"])
+    fixed = replace(lm, rotary=replace(lm.rotary, refusal="model: layer 0 has no rotation"))
+    monkeypatch.setattr(LanguageModel, "load", lambda *_: fixed)
+    files = inputs | {"prefill": tmp_path / "prefill.safetensors"}
+    prefill.write(PREFILL | {"queries": True}, inputs, files["prefill"])
+    assert len(trials_of(files, recall_spec({"name": "h2o"}, "h2o-4x"))) == 4
+    with pytest.raises(KvatlasError, match="layer 0 has no rotation"):
+        trials_of(files, recall_spec({"name": "expected_attention"}, "expected_attention-4x"))
 
 
 def test_an_arm_measures_what_its_compressed_cache_says(inputs):
