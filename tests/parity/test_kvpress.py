@@ -15,6 +15,7 @@ from tests.support.tiny_models import tiny_model
 kvpress = pytest.importorskip("kvpress")
 
 WINDOW = 16
+EXPECTED = "expected_attention"
 SHAPES = [("llama", 1, 1), ("qwen2", 6, 1), ("qwen2", 14, 2), ("llama", 16, 2)]
 # Shorter prompts tie everywhere: kvpress gives the window the highest score of the others, and pooling levels the rest.
 LENGTHS = [2 * WINDOW + 1, 100, 257]
@@ -57,7 +58,7 @@ def kept_by_us(lm: LanguageModel, ids: torch.Tensor, spec: dict, budget: Budget)
 
 @pytest.mark.parametrize(("architecture", "heads", "kv_heads"), SHAPES)
 @pytest.mark.parametrize("tokens", LENGTHS)
-@pytest.mark.parametrize("method", ["snapkv", "streaming_llm", "random", "l2norm", "keydiff", "tova"])
+@pytest.mark.parametrize("method", ["snapkv", "streaming_llm", "random", "l2norm", "keydiff", "tova", EXPECTED])
 def test_the_same_slots_are_kept_as_by_kvpress(method, architecture, heads, kv_heads, tokens):
     n_kept = max(int(tokens * 0.5), WINDOW + 1)
     ratio = 1 - (n_kept + 0.5) / tokens  # kvpress keeps int(T (1 - ratio))
@@ -70,6 +71,7 @@ def test_the_same_slots_are_kept_as_by_kvpress(method, architecture, heads, kv_h
         "l2norm": lambda: kvpress.KnormPress(compression_ratio=ratio),
         "keydiff": lambda: kvpress.KeyDiffPress(compression_ratio=ratio),
         "tova": lambda: kvpress.TOVAPress(compression_ratio=ratio),
+        EXPECTED: lambda: kvpress.ExpectedAttentionPress(compression_ratio=ratio),
     }[method]()
     theirs = kept_by_kvpress(model, ids, press)
     spec = {"snapkv": {"name": "snapkv", "window": WINDOW, "kernel": 5}}.get(method, {"name": method})
@@ -81,4 +83,25 @@ def test_the_same_slots_are_kept_as_by_kvpress(method, architecture, heads, kv_h
         assert all(len(head.unique()) == n_kept for layer in ours for head in layer)
         return
     for our, their in zip(ours, theirs, strict=True):
+        assert torch.equal(our, their)
+
+
+@pytest.mark.parametrize(("architecture", "heads", "kv_heads"), SHAPES[:3])
+@pytest.mark.parametrize("tokens", [100, 257])
+def test_pyramidkv_keeps_the_same_slots_as_kvpress_of_the_same_budgets(architecture, heads, kv_heads, tokens):
+    """kvpress counts the window as part of a layer's line and rounds each layer by itself; lines and scores agree."""
+    n_layers, n_kept = 4, tokens // 2
+    model = tiny_model(architecture, layers=n_layers, heads=heads, kv_heads=kv_heads)
+    ids = torch.randint(5, 400, (1, tokens), generator=torch.Generator().manual_seed(tokens))
+    spec = {"name": "pyramidkv", "window": WINDOW, "kernel": 5, "beta": 2.0}
+    ours = kept_by_us(LanguageModel.wrap(model), ids, spec, Budget(str(n_kept), n_sinks=0, n_recent=0))
+    slots = [positions.shape[1] for positions in ours]
+    press = kvpress.PyramidKVPress(1 - (n_kept - WINDOW) / tokens, window_size=WINDOW, kernel_size=5, beta=2)
+    attention = [layer.self_attn for layer in model.base_model.layers]
+    lines = [press.get_layer_budget(module, tokens) for module in attention]
+    assert len(set(lines)) == n_layers  # it did not fall back
+    assert sum(slots) == n_layers * n_kept
+    assert all(abs(our - WINDOW - line) <= 1 for our, line in zip(slots, lines, strict=True))
+    press.get_layer_budget = lambda module, _: slots[module.layer_idx]
+    for our, their in zip(ours, kept_by_kvpress(model, ids, press), strict=True):
         assert torch.equal(our, their)

@@ -16,10 +16,14 @@ from kvatlas.grid.policy_parameters import Field, policy_fields
 MORE: dict[str, list[dict[str, Any]]] = {
     "random": [{"seed": 3}],
     "heavy_hitter_layers": [{"min_share": 1.0}],
+    "expected_attention": [{"n_future": 8, "epsilon": 0.01}],
+    "pyramidkv": [{"window": 4, "beta": 1.0}, {"window": 4, "kernel": 3, "beta": 2.0}],
     "snapkv": [{"window": 4, "kernel": 1}, {"window": 4, "kernel": 5, "pooling": "max"}],
     "tova": [{"window": 3}],
 }
 WINDOW = 4
+UNEVEN = ("heavy_hitter_layers", "pyramidkv")
+"""Policies whose layers share a total unevenly."""
 
 
 def choices(field: Field) -> list[Any]:

@@ -58,6 +58,7 @@ class Compressor:
                 here = self._reachable(slots, total, layer.store.unselectable_recent())
                 self.policy.compress(layer, here, replace(context, layer_idx=layer_idx))
                 cache.reindexed = self.policy.reindexes
+        cache.states_budgets = self.policy.states_budgets
         self.steps += 1
 
     def _reachable(self, slots: SlotBudget, total: int, unselectable: int) -> SlotBudget:

@@ -54,12 +54,15 @@ class PolicyRegistration(Registration):
 
     Args:
         label: the name on pages. source: `arXiv NUMBER`, or what else it is, such as `control`.
+        queries: it reads the statistics of queries. wraps: the policy that its `base` is by default, "" without one.
         kind: whether slots are dropped or merged. order: its place in tables; new methods follow by name.
     """
 
     label: str = field(kw_only=True)
     source: str = field(kw_only=True)
     kind: Literal["eviction", "clustering"] = field(default="eviction", kw_only=True)
+    queries: bool = field(default=False, kw_only=True)
+    wraps: str = field(default="", kw_only=True)
     order: int = field(default=UNRANKED, kw_only=True)
 
 

@@ -44,3 +44,10 @@ def kept_slots(scores: Tensor, budget: SlotBudget) -> Tensor:
     sinks = ends[: budget.n_sinks].expand(*lead, budget.n_sinks)
     recent = ends[n_slots - budget.n_recent :].expand(*lead, budget.n_recent)
     return torch.cat([sinks, middle, recent], dim=-1)
+
+
+def complement(index: Tensor, n_slots: int) -> Tensor:
+    """Return the slots of each head that `index` `[B, K, n]` leaves out, ascending, `[B, K, n_slots - n]`."""
+    taken = torch.zeros(*index.shape[:2], n_slots, dtype=torch.bool, device=index.device)
+    taken.scatter_(2, index, True)
+    return taken.to(torch.int8).sort(dim=-1, stable=True).indices[..., : n_slots - index.shape[-1]]

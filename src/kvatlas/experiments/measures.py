@@ -32,16 +32,19 @@ def arm_identity(spec: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 def cache_sizes(cache: CompressedCache, n_rows: int, n_tokens: int) -> dict[str, Any]:
     """Return what a cache of `n_rows` prompts takes as it is now, per prompt.
 
-    slots: mean over layers. resident_bytes: all tensors. payload_bytes: keys and values with their scales.
+    slots: mean over layers. layer_slots: of each, where the policy states its split of the budget.
+    resident_bytes: all tensors. payload_bytes: keys and values with their scales.
     full_bf16_bytes: a context of `n_tokens` tokens, uncompressed.
     """
     keys = cache.layers[0].store.read()[0]
+    split = {"layer_slots": [layer.n_slots for layer in cache.layers]} if cache.states_budgets else {}
     values_per_token = 2 * len(cache.layers) * keys.shape[1] * keys.shape[3]
     return {
         "slots": statistics.fmean(layer.n_slots for layer in cache.layers),
         "resident_bytes": cache.nbytes // n_rows,
         "payload_bytes": cache.payload_nbytes // n_rows,
         "full_bf16_bytes": 2 * values_per_token * n_tokens,
+        **split,
     }
 
 

@@ -29,7 +29,9 @@ def write(spec: Mapping[str, Any], inputs: Mapping[str, Path], output: Path) -> 
     """Prefill the prompts `inputs["prompts"]` with the model folder `inputs["model"]` into a safetensors file."""
     prompts = read_jsonl(inputs["prompts"])
     lm = LanguageModel.load(inputs["model"], spec["device"], spec["dtype"])
-    observation = Observation(cumulative=True, windows=tuple(spec["windows"]))
+    # Where queries cannot be un-rotated, the arms that need them are refused; all others run.
+    queries = spec.get("queries", False) and not lm.rotary.refusal
+    observation = Observation(cumulative=True, windows=tuple(spec["windows"]), queries=queries)
     batches: list[dict[str, Tensor]] = []
     size = max(1, BATCH_TOKENS // len(prompts[0]["ids"]))
     chunks = prompt_batches.split_rows(len(prompts), size)

@@ -19,6 +19,7 @@ from kvatlas.experiments.prompt_batches import split_rows
 from kvatlas.files import atomic_path
 from kvatlas.lm.cache import CompressedCache, Observation
 from kvatlas.lm.loading import LanguageModel
+from kvatlas.lm.query_statistics import QUERY_STATISTICS
 from kvatlas.lm.stores import PlainStore
 
 
@@ -48,7 +49,8 @@ def named_tensors(cache: CompressedCache, reference: Reference) -> dict[str, Ten
     for index, layer in enumerate(cache.layers):
         keys, values = layer.store.read()
         named |= {f"keys.{index}": keys, f"values.{index}": values}
-        named |= {f"{name}.{index}": statistic for name, statistic in layer.slot_statistics.items()}
+        statistics = layer.slot_statistics | layer.query_statistics
+        named |= {f"{name}.{index}": statistic for name, statistic in statistics.items()}
     stored = {name: tensor.contiguous().cpu() for name, tensor in named.items()}
     return stored | {f"reference.{name}": tensor.cpu() for name, tensor in reference.tensors().items()}
 
@@ -74,8 +76,11 @@ def load(
     """Read a prefill file, or some of its rows, into a full cache with the statistics of `observation`, and its
     reference.
 
-    Raises KvatlasError when the file is broken or lacks a statistic.
+    Raises KvatlasError when the file is broken or lacks a statistic, or when the model's queries cannot be un-rotated and
+    are asked for.
     """
+    if observation.queries and lm.rotary.refusal:
+        raise KvatlasError(lm.rotary.refusal)
     cache = lm.new_cache(observation)
     names = cache.layers[0].observed_statistics()
     try:
@@ -85,6 +90,8 @@ def load(
             for index, layer in enumerate(cache.layers):
                 layer.store = PlainStore(get(f"keys.{index}"), get(f"values.{index}"))
                 layer.slot_statistics = {name: get(f"{name}.{index}") for name in names}
+                if observation.queries:
+                    layer.query_statistics = {name: get(f"{name}.{index}") for name in QUERY_STATISTICS}
                 layer.n_slots = layer.store.read()[0].shape[2]
             cache.tokens_written = int(file.metadata()["tokens"])
             n_rows = file.get_slice("reference.ids").get_shape()[0]

@@ -46,17 +46,28 @@ class Footprint:
         return fitting
 
 
-def footprint(shape: Mapping[str, int], number_bytes: int, context: int, new_tokens: int) -> Footprint:
-    """Estimate a cell of a model of `shape`: weights in numbers of `number_bytes`, prompts of `context` tokens."""
+def footprint(
+    shape: Mapping[str, int], number_bytes: int, context: int, new_tokens: int, *, queries: bool = False
+) -> Footprint:
+    """Estimate a cell of a model of `shape`: weights in numbers of `number_bytes`, prompts of `context` tokens.
+
+    `queries`: the statistics of queries are in memory too.
+    """
     caches = _CACHE_COPIES * (1 + ROOM) * context * token_bytes(shape, number_bytes)
     logits = _LOGIT_COPIES * 4 * new_tokens * VOCABULARY
-    return Footprint(PYTHON_MB + weights(shape) * number_bytes / 2**20, (caches + logits) / 2**20)
+    scatter = query_bytes(shape) if queries else 0
+    return Footprint(PYTHON_MB + weights(shape) * number_bytes / 2**20, (caches + logits + scatter) / 2**20)
 
 
 def weights(shape: Mapping[str, int]) -> int:
     """Estimate the numbers in the weights of a model of `shape`."""
     hidden = shape["heads"] * shape["head_dim"]
     return (12 * shape["layers"] * hidden + VOCABULARY) * hidden
+
+
+def query_bytes(shape: Mapping[str, int]) -> int:
+    """Return the bytes of the mean and scatter of a prompt's queries, fp32 (`lm.query_statistics`)."""
+    return 4 * shape["layers"] * (1 + shape["heads"] * shape["head_dim"] * (shape["head_dim"] + 1))
 
 
 def token_bytes(shape: Mapping[str, int], number_bytes: int) -> int:

@@ -35,10 +35,29 @@ def policy_of(config: Mapping[str, Any], method: str) -> dict[str, Any]:
     return {"name": entry.pop("policy", method), **entry}
 
 
+def base_of(policy: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the policy that `policy` wraps, in the same form; None for those that wrap none."""
+    if policy["name"] == FULL or methods.find_policy(policy["name"]).wraps == "":
+        return None
+    base = policy.get("base") or {"policy": methods.find_policy(policy["name"]).wraps}
+    return {"name": base.get("policy", ""), **{key: value for key, value in base.items() if key != "policy"}}
+
+
 def window_of(policy: Mapping[str, Any]) -> int | None:
     """Return how many queries vote in `policy` (default included), or None for policies without a window."""
+    base = base_of(policy)
+    if base is not None:
+        return window_of(base)
     field = policy_fields(policy["name"]).get("window")
     return None if field is None else int(policy.get("window", field.default))
+
+
+def reads_queries(policy: Mapping[str, Any]) -> bool:
+    """Return whether `policy` reads the statistics of queries. Raises KvatlasError for an unknown policy."""
+    base = base_of(policy)
+    if base is not None:
+        return reads_queries(base)
+    return policy["name"] != FULL and methods.find_policy(policy["name"]).queries
 
 
 def policy_fields(policy: str) -> dict[str, Field]:

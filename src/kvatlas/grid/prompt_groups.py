@@ -125,10 +125,15 @@ def _seeds_by_shard(context: StudyContext, tokens: int) -> list[list[int]]:
 
 def _windows(context: StudyContext) -> list[int]:
     """The observation windows that a prefill must keep: those of all methods of the study, defaults included."""
+    windows = {policy_parameters.window_of(policy) for policy in _policies(context)}
+    return sorted(window for window in windows if window is not None)
+
+
+def _policies(context: StudyContext) -> list[dict[str, Any]]:
+    """The policies of all methods of the study."""
     modes = context.study_config.get("modes", {}).values()
     names = {arm.method for entries in modes for arm in arms_of(entries)} - {policy_parameters.FULL}
-    windows = {policy_parameters.window_of(policy_parameters.policy_of(context.config, name)) for name in names}
-    return sorted(window for window in windows if window is not None)
+    return [policy_parameters.policy_of(context.config, name) for name in sorted(names)]
 
 
 def _shared_spec(context: StudyContext, group: Group) -> Spec:
@@ -156,6 +161,8 @@ def _prefill_cell(context: StudyContext, group: Group) -> Cell:
     block, new_tokens = context.study_config.get("block", 0), context.study_config["new_tokens"]
     spec = context.base_spec(PREFILL) | _shared_spec(context, group) | context.device_spec()
     spec |= {"block": block, "windows": _windows(context)}
+    # The key is there only where it is needed, so that other prefills stay what they are.
+    spec |= {"queries": True} if any(map(policy_parameters.reads_queries, _policies(context))) else {}
     inputs = context.model_input() | {"prompts": context.paths.prompts(context.study, context.model, group.id)}
     # Prompts go one by one; the reference is decoded as a batch.
     forwards = group.prompts * blocks_of(group.tokens, block) + new_tokens

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
+from kvatlas.grid import policy_parameters
 from kvatlas.grid.cells import Cell, Grid
 from kvatlas.grid.memory import UNKNOWN_SHAPE, Footprint, footprint, token_bytes
 
@@ -58,4 +59,9 @@ class Sizes:
         return token_bytes(self.shape(model), self.bytes_per_number())
 
     def _footprint(self, cell: Cell) -> Footprint:
-        return footprint(self.shape(cell.model), self.bytes_per_number(), cell.work.context, cell.work.scored_tokens)
+        policy = cell.spec.get("policy", {"name": policy_parameters.FULL})
+        queries = cell.spec.get("queries", False) or policy_parameters.reads_queries(policy)
+        work = cell.work
+        return footprint(
+            self.shape(cell.model), self.bytes_per_number(), work.context, work.scored_tokens, queries=queries
+        )

@@ -64,15 +64,33 @@ def _check_method(config: Config, method: str) -> None:
         where = f"{path}.policy" if "policy" in config["methods"][method] else path
         raise KvatlasError(f"{where}: {_unknown('policy', policy['name'], policy_parameters.known_policies())}")
     _check_method_name(path, method, policy["name"])
+    _check_parameters(path, policy)
+
+
+def _check_parameters(path: str, policy: Mapping[str, Any]) -> None:
     fields = policy_parameters.policy_fields(policy["name"])
     for key, value in policy.items():
         if key == "name":
+            continue
+        if key == "base" and key in fields:
+            _check_base(f"{path}.base", policy)
             continue
         if key not in fields:
             has = ", ".join(fields) or "none"
             hint = closest(key, fields)
             raise KvatlasError(f"{path}.{key}: policy '{policy['name']}' has no such parameter{hint}; it has: {has}")
         _check_type(f"{path}.{key}", value, fields[key].annotation)
+
+
+def _check_base(path: str, policy: Mapping[str, Any]) -> None:
+    """Refuse a base that is not `{policy: NAME, ...}` of a policy that evicts."""
+    if not isinstance(policy["base"], Mapping) or "policy" not in policy["base"]:
+        raise KvatlasError(f"{path}: {policy['base']!r} names no policy; write base: {{policy: NAME}}")
+    base = policy_parameters.base_of(policy) or {}
+    evicting = sorted(name for name, known in methods.policies().items() if known.kind == "eviction")
+    if base["name"] not in evicting:
+        raise KvatlasError(f"{path}.policy: {_unknown('policy', base['name'], evicting)}")
+    _check_parameters(path, base)
 
 
 def _check_method_name(path: str, method: str, policy: str) -> None:

@@ -16,7 +16,10 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from kvatlas.errors import KvatlasError
 from kvatlas.lm.attention import attention_mass
+from kvatlas.lm.query_statistics import add_queries
+from kvatlas.lm.rope import Rotary
 from kvatlas.lm.stores import KVStore, PlainStore, take_slots
 
 POSITION = "position"
@@ -32,10 +35,13 @@ def vote_name(window: int) -> str:
 
 @dataclass(frozen=True)
 class Observation:
-    """Which attention statistics a cache keeps: the cumulative sum, and the votes of the last `windows` queries."""
+    """Which attention statistics a cache keeps: the cumulative sum, the votes of the last `windows` queries, and the
+    mean and scatter of the `queries` before RoPE.
+    """
 
     cumulative: bool = False
     windows: tuple[int, ...] = ()
+    queries: bool = False
 
 
 class CompressedLayer(CacheLayerMixin):
@@ -48,6 +54,7 @@ class CompressedLayer(CacheLayerMixin):
         self.store = store
         self.observation = observation
         self.slot_statistics: dict[str, Tensor] = {}
+        self.query_statistics: dict[str, Tensor] = {}
         self.n_slots = 0
         self.proportional_attention = False
 
@@ -137,6 +144,7 @@ class CompressedLayer(CacheLayerMixin):
     def fork(self) -> CompressedLayer:
         """Return a copy that can be written without changing this one."""
         copy = CompressedLayer(self.store.fork(), self.observation)
+        copy.query_statistics = self.query_statistics
         copy.slot_statistics, copy.n_slots, copy.proportional_attention = (
             dict(self.slot_statistics),
             self.n_slots,
@@ -165,6 +173,7 @@ class CompressedCache(Cache):
         n_layers: layers of the model.
         observation: the attention statistics that are kept for the policy.
         make_store: builds the store of a layer; full precision by default.
+        rotary: the model's rotation; only statistics of queries need it.
     """
 
     layers: list[CompressedLayer]  # type: ignore[assignment]
@@ -174,11 +183,14 @@ class CompressedCache(Cache):
         n_layers: int,
         observation: Observation | None = None,
         make_store: Callable[[], KVStore] = PlainStore,
+        rotary: Rotary | None = None,
     ) -> None:
         seen = observation or Observation()
+        self.rotary = rotary
         super().__init__(layers=[CompressedLayer(make_store(), seen) for _ in range(n_layers)])
         self.tokens_written = 0
         self.reindexed = False
+        self.states_budgets = False
         self.peak_nbytes = 0
 
     def bias(self, layer_idx: int) -> Tensor | None:
@@ -186,8 +198,17 @@ class CompressedCache(Cache):
         return self.layers[layer_idx].bias()
 
     def observe(self, layer_idx: int, query: Tensor, key: Tensor, scaling: float) -> None:
-        """Keep the statistics of one layer."""
-        self.layers[layer_idx].observe(query, key, scaling)
+        """Keep the statistics of one layer. Raises KvatlasError where queries are asked for and cannot be un-rotated."""
+        layer = self.layers[layer_idx]
+        layer.observe(query, key, scaling)
+        if layer.observation.queries:
+            if self.rotary is None or self.reindexed:
+                raise KvatlasError(
+                    "cache: queries cannot be un-rotated without the model's rotation and true positions"
+                )
+            layer.query_statistics = add_queries(
+                layer.query_statistics, query, scaling, self.tokens_written, self.rotary
+            )
 
     def next_position(self) -> int:
         """Return the position of the next token: its true one, or its slot where positions are re-indexed."""
@@ -204,6 +225,7 @@ class CompressedCache(Cache):
         """Drop the attention statistics, and keep none from now on: nothing will be evicted any more."""
         for layer in self.layers:
             layer.observation = Observation()
+            layer.query_statistics = {}
             layer.slot_statistics = {
                 name: layer.slot_statistics[name] for name in (POSITION, CLUSTER_SIZE) if name in layer.slot_statistics
             }
@@ -211,7 +233,8 @@ class CompressedCache(Cache):
     @property
     def nbytes(self) -> int:
         """Bytes of every tensor held, of all prompts: keys, values, scales, positions, cluster sizes and statistics."""
-        return self.payload_nbytes + sum(t.nbytes for layer in self.layers for t in layer.slot_statistics.values())
+        statistics = (layer.slot_statistics | layer.query_statistics for layer in self.layers)
+        return self.payload_nbytes + sum(tensor.nbytes for named in statistics for tensor in named.values())
 
     @property
     def payload_nbytes(self) -> int:
@@ -224,7 +247,9 @@ class CompressedCache(Cache):
 
         In `simulated` storage these are the floats that are held, where `nbytes` counts codes.
         """
-        held = [tensor for layer in self.layers for tensor in (*layer.store.tensors(), *layer.slot_statistics.values())]
+        statistics = [layer.slot_statistics | layer.query_statistics for layer in self.layers]
+        held = [tensor for named in statistics for tensor in named.values()]
+        held += [tensor for layer in self.layers for tensor in layer.store.tensors()]
         storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in held)}
         return sum(storages.values())
 
@@ -235,7 +260,8 @@ class CompressedCache(Cache):
 
     def fork(self) -> CompressedCache:
         """Return a copy that can be written without changing this one; what both have is shared."""
-        copy = CompressedCache(0)
+        copy = CompressedCache(0, rotary=self.rotary)
         copy.layers = [layer.fork() for layer in self.layers]
         copy.tokens_written, copy.reindexed, copy.peak_nbytes = self.tokens_written, self.reindexed, self.peak_nbytes
+        copy.states_budgets = self.states_budgets
         return copy

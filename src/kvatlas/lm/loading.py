@@ -166,7 +166,7 @@ class LanguageModel:
         self, observation: Observation | None = None, make_store: Callable[[], KVStore] = PlainStore
     ) -> CompressedCache:
         """Return an empty cache for this model."""
-        return CompressedCache(self.n_layers, observation, make_store)
+        return CompressedCache(self.n_layers, observation, make_store, self.rotary)
 
     def ids(self, rows: list[list[int]]) -> Tensor:
         """Put equally long lists of token ids on the model's device, `[B, T]`."""

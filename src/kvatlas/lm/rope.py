@@ -63,6 +63,23 @@ class Rotary:
         low, high, unrotated = keys.float().split([half, half, keys.shape[-1] - 2 * half], dim=-1)
         return torch.cat([low * cos - high * sin, high * cos + low * sin, unrotated], dim=-1).to(keys.dtype)
 
+    def mean_rotation(self, first: int, n_positions: int, width: int, device: torch.device) -> Tensor:
+        """Return the mean of the rotations to `n_positions` positions from `first` on, `[d, d]` fp32, for `R q`.
+
+        Raises KvatlasError where the model rotates in another way, or not at all (`refusal`).
+        """
+        if self.refusal:
+            raise KvatlasError(self.refusal)
+        positions = torch.arange(first, first + n_positions, dtype=torch.float32, device=device)
+        angles = (positions[:, None] * self.inverse_frequencies.to(device)).to(torch.float64)
+        half = self.inverse_frequencies.shape[0]
+        cos, sin = angles.cos().mean(dim=0).float(), angles.sin().mean(dim=0).float()
+        rotation = torch.eye(width, device=device)
+        low = torch.arange(half, device=device)
+        rotation[low, low] = rotation[low + half, low + half] = cos
+        rotation[low, low + half], rotation[low + half, low] = -sin, sin
+        return rotation
+
     def _angles(self, positions: Tensor | float, keys: Tensor) -> Tensor:
         at = torch.as_tensor(positions, dtype=torch.float32, device=keys.device)
         return (at[..., None] * self.inverse_frequencies.to(keys.device)).to(torch.float64)

@@ -77,8 +77,8 @@ class Current:
         cell = self.grid.cells.get(path)
         if cell is None:
             return self._fetched(path)
-        # Which windows a prefill keeps decides what it can serve, not what any arm reads from it.
-        spec = {key: value for key, value in cell.spec.items() if key != "windows"}
+        # Which statistics a prefill keeps decides what it can serve, not what any arm reads from it.
+        spec = {key: value for key, value in cell.spec.items() if key not in ("windows", "queries")}
         return combine(
             {"spec": json.dumps(spec, sort_keys=True), "code": self.code(path), "upstream": self.upstream(path)}
         )

@@ -152,9 +152,11 @@ def cell_step(spec: Mapping[str, Any]) -> Step:
         # It lists the cells that it reads.
         modules += ["kvatlas.grid.unfold", *(f"kvatlas.grid.studies.{study}" for study in spec["studies"])]
         packages = (*MODEL_PACKAGES, "sentence-transformers")
-    policy = spec.get("policy", {}).get("name", policy_parameters.FULL)
+    policy = spec.get("policy", {"name": policy_parameters.FULL})
+    base = policy_parameters.base_of(policy)
     quantizer = spec.get("quantizer", policy_parameters.NO_QUANTIZER)
-    methods_named = (policy_parameters.module_of("policy", policy), policy_parameters.module_of("quantizer", quantizer))
+    methods_named = [policy_parameters.module_of("policy", named["name"]) for named in (policy, base) if named]
+    methods_named.append(policy_parameters.module_of("quantizer", quantizer))
     modules += [module for module in methods_named if module is not None]
     return Step(tuple(modules), packages=packages)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,42 @@ def test_a_prefill_in_blocks_stores_the_slots_and_not_the_room_behind_them(kv_he
         assert all(torch.equal(a, b) for a, b in zip(ours.store.read(), computed.store.read(), strict=True))
     sizes = [(tmp_path / f"{name}.safetensors").stat().st_size for name in ("blocks", "once")]
     assert sizes[0] == sizes[1]
+
+
+def test_trials_of_a_policy_that_splits_the_budget_say_what_each_layer_holds(inputs):
+    pyramid = {"name": "pyramidkv", "window": 4, "kernel": 3}
+    (split, *_), (even, *_) = (
+        trials_of(inputs, recall_spec({**pyramid, "name": name, **more}, f"{name}-4x"))
+        for name, more in (("pyramidkv", {"beta": 4}), ("snapkv", {}))
+    )
+    assert "layer_slots" not in even
+    assert split["layer_slots"] == sorted(set(split["layer_slots"]), reverse=True)
+    assert sum(split["layer_slots"]) / len(split["layer_slots"]) == split["slots"] == even["slots"]
+    assert split["resident_bytes"] == even["resident_bytes"]
+
+
+def test_statistics_of_queries_survive_the_prefill_file_and_a_file_without_them_is_named(inputs, tmp_path):
+    lm, seen = LanguageModel.load(inputs["model"]), Observation(queries=True)
+    prefill.write(PREFILL | {"queries": True}, inputs, tmp_path / "queries.safetensors")
+    with torch.inference_mode():
+        stored, _ = prefill_tensors.load(tmp_path / "queries.safetensors", lm, seen, range(1, 3))
+        fresh = prompt_batches.prefill(lm, read_jsonl(inputs["prompts"]), seen, 0)
+    for ours, computed in zip(stored.layers, fresh.layers, strict=True):
+        assert ours.query_statistics.keys() == computed.query_statistics.keys() != set()
+        assert all(torch.equal(ours.query_statistics[k], v[1:3]) for k, v in computed.query_statistics.items())
+    with pytest.raises(KvatlasError, match="query_count"):
+        prefill_tensors.load(inputs["prefill"], lm, seen)
+
+
+def test_a_model_that_cannot_be_unrotated_refuses_only_the_arms_that_read_queries(inputs, tmp_path, monkeypatch):
+    lm = LanguageModel.load(inputs["model"])
+    fixed = replace(lm, rotary=replace(lm.rotary, refusal="model: layer 0 has no rotation"))
+    monkeypatch.setattr(LanguageModel, "load", lambda *_: fixed)
+    files = inputs | {"prefill": tmp_path / "prefill.safetensors"}
+    prefill.write(PREFILL | {"queries": True}, inputs, files["prefill"])
+    assert len(trials_of(files, recall_spec({"name": "h2o"}, "h2o-4x"))) == 4
+    with pytest.raises(KvatlasError, match="layer 0 has no rotation"):
+        trials_of(files, recall_spec({"name": "expected_attention"}, "expected_attention-4x"))
 
 
 def test_an_arm_measures_what_its_compressed_cache_says(inputs):

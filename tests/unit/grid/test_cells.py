@@ -90,6 +90,13 @@ def test_a_prefill_keeps_the_windows_of_all_methods_defaults_included() -> None:
     }  # fmt: skip
 
 
+def test_a_prefill_keeps_statistics_of_queries_only_where_a_method_reads_them() -> None:
+    modes = {"aware": [{"methods": ["expected_attention"], "budgets": ["4x"]}]}
+    spec = one(grid_of(needle=NEEDLE | {"modes": modes}), "results/r/prefill/needle/smollm2-135m/aware-512-0.json")
+    assert spec["queries"] is True
+    assert spec["windows"] == []
+
+
 def test_prompts_of_a_shard_have_its_seeds_and_all_depths() -> None:
     spec = one(grid_of(needle=NEEDLE), "results/r/prompts/needle/smollm2-135m/aware-512-1.jsonl")
     assert spec == {

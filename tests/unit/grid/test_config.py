@@ -103,6 +103,22 @@ BAD: dict[str, tuple[Edit, list[str]]] = {
         put(methods={"mine": {"policy": "snapkv", "window": True}}),
         ["methods.mine.window: True is not a whole number"],
     ),
+    "base that is no policy": (
+        put(methods={"mine": {"policy": "merging", "base": {"policy": "snapkw"}}}),
+        ["methods.mine.base.policy: policy 'snapkw' is unknown; did you mean 'snapkv'?"],
+    ),
+    "base that does not evict": (
+        put(methods={"mine": {"policy": "merging", "base": {"policy": "emeans_pre_rope"}}}),
+        ["methods.mine.base.policy: policy 'emeans_pre_rope'"],
+    ),
+    "base without a name": (
+        put(methods={"mine": {"policy": "merging", "base": {"window": 8}}}),
+        ["methods.mine.base: ", "write base: {policy: NAME}"],
+    ),
+    "parameter of a base": (
+        put(methods={"mine": {"policy": "merging", "base": {"policy": "snapkv", "windows": 8}}}),
+        ["methods.mine.base.windows: policy 'snapkv'", "did you mean 'window'?"],
+    ),
     "parameter choice": (
         put(methods={"mine": {"policy": "snapkv", "pooling": "mean"}}),
         ["methods.mine.pooling: 'mean' is not allowed", "avg, max"],

@@ -42,11 +42,15 @@ class PromptContext:
 
 @dataclass(frozen=True)
 class Policy(ABC):
-    """A way to bring one layer of a cache back to its budget."""
+    """A way to bring one layer of a cache back to its budget.
+
+    Where `states_budgets`, trials say how many slots each layer holds.
+    """
 
     protects_sinks: ClassVar[bool] = True
     protects_recent: ClassVar[bool] = True
     reindexes: ClassVar[bool] = False
+    states_budgets: ClassVar[bool] = False
 
     def observation(self) -> Observation:
         """Return the attention statistics that this policy reads; none by default."""

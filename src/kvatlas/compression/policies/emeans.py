@@ -19,7 +19,7 @@ from kvatlas.compression.budget import SlotBudget
 from kvatlas.compression.clustering import assign, cluster_sums, weighted_means
 from kvatlas.compression.methods import PolicyRegistration
 from kvatlas.compression.policies.base import Policy, PromptContext
-from kvatlas.compression.selection import top_slots
+from kvatlas.compression.selection import complement, top_slots
 from kvatlas.compression.window_vote import WindowVote
 from kvatlas.lm.cache import ATTENTION, CLUSTER_SIZE, N_QUERIES, POSITION, CompressedLayer, Observation
 from kvatlas.lm.stores import take_slots
@@ -69,7 +69,7 @@ class EMeans(WindowVote, Policy):
         layer.slot_statistics.setdefault(CLUSTER_SIZE, torch.ones_like(layer.slot_statistics[POSITION]))
         layer.proportional_attention = self.proportional_attention
         exact = self._exact_index(layer, budget, context)
-        merge = _complement(exact, layer.n_slots)
+        merge = complement(exact, layer.n_slots)
         statistics = dict(layer.slot_statistics, weight=self.slot_weights(layer))
         keys, values = layer.store.read()
         merged = self._merge(
@@ -140,10 +140,3 @@ class EMeansPreRope(EMeans):
     """Undo RoPE exactly, cluster, and rotate each centroid to its weighted mean position."""
 
     pre_rope: ClassVar[bool] = True
-
-
-def _complement(index: Tensor, n_slots: int) -> Tensor:
-    """Return the slots of each head that `index` `[B, K, n]` leaves out, ascending, `[B, K, n_slots - n]`."""
-    taken = torch.zeros(*index.shape[:2], n_slots, dtype=torch.bool, device=index.device)
-    taken.scatter_(2, index, True)
-    return taken.to(torch.int8).sort(dim=-1, stable=True).indices[..., : n_slots - index.shape[-1]]
