@@ -51,7 +51,10 @@ def configuration_page(schema: Schema) -> str:
     sections = [("## The run", schema), ("## Where a report is published: `publish`", top["publish"])]
     sections += [(f"## Study `{name}`", study) for name, study in studies.items()]
     shared = schema["$defs"]
-    sections += [("## Question modes: `modes`", shared["modes"]), ("## A map of arms", shared["arms"])]
+    sections += [("## Question modes: `modes`", shared["modes"])]
+    own = {name: study["properties"].get("modes", {}) for name, study in studies.items()}
+    sections += [(f"## Question modes of `{name}`", modes) for name, modes in own.items() if "properties" in modes]
+    sections += [("## A map of arms", shared["arms"])]
     sections += [
         ("## A map of arms of a stream", shared["stream_arms"]),
         ("## A protection: a value of `protections`", shared["protections"]["additionalProperties"]),
