@@ -66,7 +66,7 @@ def write_pages(report_dir: Path | str) -> list[Path]:
         | {"published": reproduction.published(results), "not_reproduced": reproduction.not_reproduced(results)},
         "samples.md": title | {"samples": samples.chosen(trials)},
         "cells.md": title | {"arms": cells.arms(results), "provenance": provenance.pairs(config)},
-        "model-card.md": title | {"blocks": _blocks(results)},
+        "model-card.md": title | {"blocks": _blocks(results, config)},
     }
     texts = {page: templates.get_template(f"{page}.j2").render(contexts[page]) for page in PAGES}
     for name in (name for name in all_studies() if name in results["studies"]):
@@ -184,11 +184,11 @@ def _models(results: Record) -> list[str]:
     return sorted({str(row["model"]) for row in rows if row.get("model")})
 
 
-def _blocks(results: Record) -> list[dict[str, str]]:
+def _blocks(results: Record, config: Record) -> list[dict[str, str]]:
     """Make the model-index block of every model of the run, as YAML."""
     blocks = []
     for model in _models(results):
-        entry = cards.model_index(results, model)
+        entry = cards.model_index(results, model, config)
         if entry:
             blocks.append({"model": model, "yaml": cards.dump(entry, rulers=False)})
     return blocks

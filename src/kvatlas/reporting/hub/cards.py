@@ -166,19 +166,19 @@ def _check_configs(configs: Any, folder: Path) -> None:
         raise KvatlasError("card: only one entry of configs can be the default")
 
 
-def model_index(results: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """Make the `model-index` entry of one model's card: recall and reference perplexity of every arm.
+def model_index(results: Mapping[str, Any], model: str, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Make the `model-index` entry of one model's card: of every study and mode the full cache, and the arm that recalls most
+    at each budget.
 
-    Values are shares and perplexities; arms whose task failed its gate are left out.
+    Values are shares and perplexities; arms whose task failed its gate are left out. `config` is the report's config.json:
+    the model goes by its name on the Hub, the data by the repository where the report is published.
     """
+    config = config or {}
+    repository = ((config.get("config") or {}).get("publish") or {}).get("repo_id")
     entries = []
     for study, section in sorted((results.get("studies") or {}).items()):
-        rows = [
-            row
-            for row in (section or {}).get("rows") or []
-            if row.get("model") == model and row.get("mode") != "no_context"
-        ]
-        for row in sorted(rows, key=lambda row: (str(row.get("mode")), str(row.get("arm")))):
+        rows = [row for row in (section or {}).get("rows") or [] if row.get("model") == model]
+        for row in _headlines(rows):
             metrics = [
                 {"type": kind, "name": name, "value": round(float(row[key]), 6)}
                 for key, kind, name in (
@@ -187,12 +187,10 @@ def model_index(results: Mapping[str, Any], model: str) -> dict[str, Any]:
                 )
                 if labels.known(row.get(key))
             ]
-            if not metrics or row.get("gate_passed") is False:
-                continue
             dataset = {
                 "name": f"kvatlas {study}",
-                "type": f"kvatlas-{study}",
-                "config": str(row["arm"]),
+                "type": repository or f"kvatlas-{study}",
+                "config": "trials",
                 "split": "test",
             }
             task = {
@@ -200,4 +198,20 @@ def model_index(results: Mapping[str, Any], model: str) -> dict[str, Any]:
                 "name": f"{labels.arm_label(row)}, {labels.mode_label(str(row['mode']))}",
             }
             entries.append({"task": task, "dataset": dataset, "metrics": metrics})
-    return {"model-index": [{"name": model, "results": entries}]} if entries else {}
+    return {"model-index": [{"name": _hub_name(model, config), "results": entries}]} if entries else {}
+
+
+def _headlines(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Choose of every mode the full cache and the arm with most recall at each budget, ties by size."""
+    compared = [row for row in rows if labels.known(row.get("recall")) and row.get("gate_passed") is not False]
+    best: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for row in sorted(compared, key=lambda row: (-row["recall"], row.get("resident_bf16_mib") or 0.0, str(row["arm"]))):
+        if row.get("mode") != "no_context" and (row["budget"] != "none" or row["arm"] == "full"):
+            best.setdefault((str(row["mode"]), str(row["budget"])), row)
+    return sorted(best.values(), key=lambda row: (str(row["mode"]), labels.budget_key(str(row["budget"]))))
+
+
+def _hub_name(model: str, config: Mapping[str, Any]) -> str:
+    """Return the model's name on the Hub as its provenance has it, or its title."""
+    origin = ((config.get("models") or {}).get(model) or {}).get("origin") or {}
+    return str(origin.get("upstream") or origin.get("id") or labels.model_label(model))

@@ -140,23 +140,34 @@ def row(**changes: Any) -> dict[str, Any]:
     return {**base, "recall": 0.8444444, "ref_ppl": 1.189, "gate_passed": True, **changes}
 
 
-def test_the_model_index_is_one_that_the_hub_client_reads() -> None:
+def test_the_model_index_has_the_full_cache_and_the_best_arm_of_each_budget_under_its_hub_name() -> None:
     rows = [
         row(),
-        row(arm="full", method="full", budget="none", recall=None),
+        row(arm="full", method="full", budget="none", recall=0.95),
+        row(arm="full-again", method="full", budget="none", recall=1.0),
+        row(arm="tova-4x", method="tova", recall=0.9),
+        row(arm="h2o-8x", method="h2o", budget="8x", recall=None),
         row(mode="no_context"),
         row(model="other"),
-        row(arm="x", gate_passed=False),
+        row(arm="x", gate_passed=False, recall=1.0),
     ]
-    block = cards.model_index({"studies": {"needle": {"rows": rows}}}, "tiny")
+    results = {"studies": {"needle": {"rows": rows}}}
+    config = {
+        "models": {"tiny": {"origin": {"upstream": "ORG/Tiny"}}},
+        "config": {"publish": {"repo_id": "me/report"}},
+    }
+    block = cards.model_index(results, "tiny", config)
     name, evaluations = model_index_to_eval_results(yaml.safe_load(cards.dump(block, rulers=False))["model-index"])
-    assert name == "tiny"
-    metrics = [(item.dataset_config, item.metric_type, item.metric_value) for item in evaluations]
+    assert name == "ORG/Tiny"
+    assert {item.dataset_type for item in evaluations} == {"me/report"}
+    metrics = [(item.task_name, item.metric_type, item.metric_value) for item in evaluations]
     assert metrics == [
-        ("full", "perplexity", 1.189),
-        ("snapkv-4x", "recall", 0.844444),
-        ("snapkv-4x", "perplexity", 1.189),
+        ("Full cache, question-aware", "recall", 0.95),
+        ("Full cache, question-aware", "perplexity", 1.189),
+        ("TOVA 4x, question-aware", "recall", 0.9),
+        ("TOVA 4x, question-aware", "perplexity", 1.189),
     ]
+    assert cards.model_index(results, "tiny")["model-index"][0]["name"] == "tiny"
 
 
 def test_a_model_without_results_has_no_model_index() -> None:
