@@ -21,9 +21,10 @@ def chain(rng: random.Random) -> list[int]:
     """Draw the first number and what is added to it, three digits each; every addition but the first has a carry."""
     numbers = [rng.randint(100, 999), rng.randint(100, 999)]
     while len(numbers) <= ADDITIONS:
-        added = rng.randint(100, 999)
-        if sum(numbers) % 10 + added % 10 > 9:
-            numbers.append(added)
+        last = sum(numbers) % 10
+        if last == 0:  # no digit carries over to it: draw another chain
+            return chain(rng)
+        numbers.append(10 * rng.randint(10, 99) + rng.randint(10 - last, 9))
     return numbers
 
 
