@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from kvatlas.compression.apply import Compressor, quantize
+from kvatlas.compression.apply import quantize
 from kvatlas.compression.build import make_store
 from kvatlas.compression.methods import NO_QUANTIZER
 from kvatlas.experiments import arms, measures, prefill_tensors, prompt_batches
@@ -24,6 +24,7 @@ from kvatlas.experiments.answers import answer_fields
 from kvatlas.experiments.cell_file import Measured
 from kvatlas.experiments.decoding import PADDING, Continuation, greedy, padded, teacher_force, token_nlls
 from kvatlas.experiments.prefill_tensors import Reference
+from kvatlas.experiments.prompt_arms import compressor_of
 from kvatlas.experiments.prompt_batches import Prompt
 from kvatlas.files import read_jsonl
 from kvatlas.lm.cache import CompressedCache
@@ -70,12 +71,6 @@ def measure(spec: Mapping[str, Any], inputs: Mapping[str, Path]) -> Measured:
     speed = measures.decode_speed(step_seconds, len(chunks[0]))
     timing = {**watch.seconds, **measures.device_record(lm), **speed, **telemetry}
     return Measured(trials, timing)
-
-
-def compressor_of(spec: Mapping[str, Any], lm: LanguageModel, prompts: Sequence[Prompt]) -> Compressor:
-    """Return what brings the full cache of prompts to the arm's budget, which refers to what is compressed."""
-    seeds = [prompt_batches.prompt_seed(prompt) for prompt in prompts]
-    return arms.new_compressor(spec, lm, prompts[0]["n_compress"], seeds, prompt_batches.rarity_of(lm, prompts))
 
 
 def rope_telemetry(lm: LanguageModel, cache: CompressedCache) -> dict[str, float]:

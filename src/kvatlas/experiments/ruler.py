@@ -23,8 +23,8 @@ from kvatlas.compression.methods import NO_QUANTIZER
 from kvatlas.experiments import arms, measures, prefill_tensors, prompt_batches
 from kvatlas.experiments.cell_file import Measured
 from kvatlas.experiments.decoding import Continuation, greedy
+from kvatlas.experiments.prompt_arms import compressor_of
 from kvatlas.experiments.prompt_batches import Prompt
-from kvatlas.experiments.recall import compressor_of
 from kvatlas.files import read_jsonl
 from kvatlas.lm.cache import CompressedCache
 from kvatlas.lm.loading import LanguageModel

@@ -16,8 +16,8 @@ KINDS = sorted([PROMPTS, PREFILL, EMBED, *trial_kinds()])
 
 
 def test_these_are_all_kinds() -> None:
-    paper = unfold.grid(config.load(ROOT / "config/paper.yaml", root=ROOT))
-    assert {cell.kind for cell in paper.cells.values()} | {EMBED} == set(KINDS)
+    grids = [unfold.grid(config.load(ROOT / f"config/{name}.yaml", root=ROOT)) for name in ("paper", "ruler")]
+    assert {cell.kind for grid in grids for cell in grid.cells.values()} | {EMBED} == set(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

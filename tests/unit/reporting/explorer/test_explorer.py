@@ -165,6 +165,7 @@ def test_studies_with_the_same_metric_stand_side_by_side_under_the_names_of_thei
         ("passkey", "Passkey"),
         ("online_lm", "Online language modelling"),
         ("task_suite", "Task suite"),
+        ("ruler", "Long-context tasks"),
     ]
 
 
