@@ -203,6 +203,7 @@ def test_an_interrupt_reaches_the_cells(tmp_path: Path) -> None:
 def _cell(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from kvatlas.cli.main import entry; entry()"]
     command += [
+        "job",
         "cell",
         "--spec",
         '{"kind": "nonsense"}',
